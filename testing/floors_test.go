@@ -26,7 +26,7 @@ var rooms = map[string]room{
 	"cmd/herald":   {3, 4287},
 	"pkg/agent":    {2, 844},
 	"pkg/manifest": {2, 924},
-	"pkg/plan":     {1, 5990},
+	"pkg/plan":     {1, 5983},
 	"pkg/pool":     {1, 1948},
 	"pkg/migrate":  {1, 881},
 	"pkg/kube":     {1, 5337},

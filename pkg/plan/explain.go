@@ -13,21 +13,21 @@ import (
 
 // An Explanation says what becomes of a Service, and why.
 type Explanation struct {
-	Service    vip.Key             `json:"service"`
-	Reason     vip.Reason          `json:"reason"`  // of its verdict
-	Message    string              `json:"message"` // of its verdict
-	Advice     string              `json:"advice,omitempty"`
-	Addresses  []AddressOrigin     `json:"addresses,omitempty"`
-	Lease      string              `json:"lease,omitempty"` // namespace/name of its unit in the table
-	Owner      string              `json:"owner,omitempty"`
-	Since      time.Time           `json:"since,omitzero"`      // when Owner got it, by the clock of the writer
-	MovedFrom  string              `json:"movedFrom,omitempty"` // the node that had it before
-	MoveCause  string              `json:"moveCause,omitempty"` // why Owner has it
-	SharesWith []vip.Key           `json:"sharesWith,omitempty"`
-	Nodes      []NodeSuitability   `json:"nodes,omitempty"` // sorted by name
-	Endpoints  ExplanationEndpoint `json:"endpoints"`
-	Local      bool                `json:"externalTrafficPolicyLocal,omitempty"`
-	IPModes    []vip.IPMode        `json:"ipModes,omitempty"` // of the entries of its status
+	Service    vip.Key           `json:"service"`
+	Reason     vip.Reason        `json:"reason"`  // of its verdict
+	Message    string            `json:"message"` // of its verdict
+	Advice     string            `json:"advice,omitempty"`
+	Addresses  []AddressOrigin   `json:"addresses,omitempty"`
+	Lease      string            `json:"lease,omitempty"` // namespace/name of its unit in the table
+	Owner      string            `json:"owner,omitempty"`
+	Since      time.Time         `json:"since,omitzero"`      // when Owner got it, by the clock of the writer
+	MovedFrom  string            `json:"movedFrom,omitempty"` // the node that had it before
+	MoveCause  string            `json:"moveCause,omitempty"` // why Owner has it
+	SharesWith []vip.Key         `json:"sharesWith,omitempty"`
+	Nodes      []NodeSuitability `json:"nodes,omitempty"` // sorted by name
+	Endpoints  vip.Endpoints     `json:"endpoints"`
+	Local      bool              `json:"externalTrafficPolicyLocal,omitempty"`
+	IPModes    []vip.IPMode      `json:"ipModes,omitempty"` // of the entries of its status
 }
 
 // An AddressOrigin is an address that a Service asks for, or has, and where that comes from.
@@ -46,13 +46,6 @@ type NodeSuitability struct {
 	Why   string `json:"why,omitempty"` // why it is not able, or comes after others
 }
 
-// ExplanationEndpoint is where the endpoints of a Service are.
-type ExplanationEndpoint struct {
-	Ready       []string `json:"readyOn,omitempty"`       // nodes
-	Terminating []string `json:"terminatingOn,omitempty"` // nodes
-	WithoutNode bool     `json:"withoutNode,omitempty"`   // there is one that names no node
-}
-
 // Explain explains a LoadBalancer of w, to an observer if w.Self is "", or is not ok.
 func Explain(r Rules, w vip.World, name vip.Key) (e Explanation, ok bool) {
 	p := run(&r, &w)
@@ -67,7 +60,7 @@ func (m *actions) explain(s *service) Explanation {
 	e := Explanation{
 		Service: s.Key, Reason: s.verdict.Reason, Message: s.verdict.Message, Advice: Advice(s.Key, s.verdict.Reason),
 		Owner: s.verdict.Owner, Local: s.Local,
-		Endpoints: ExplanationEndpoint(s.Endpoints), Addresses: s.origins(),
+		Endpoints: s.Endpoints, Addresses: s.origins(),
 	}
 	for _, i := range s.Ingress {
 		e.IPModes = vip.AppendUnique(e.IPModes, i.IPMode)

@@ -252,9 +252,9 @@ const (
 
 // Endpoints are a Service's backends, of all EndpointSlices; node names sorted, each once.
 type Endpoints struct {
-	Ready       []string // nodes with a ready endpoint
-	Terminating []string // nodes with a serving, terminating endpoint
-	WithoutNode bool     // there is a usable endpoint that names no node
+	Ready       []string `json:"readyOn,omitempty"`       // nodes with a ready endpoint
+	Terminating []string `json:"terminatingOn,omitempty"` // nodes with a serving, terminating endpoint
+	WithoutNode bool     `json:"withoutNode,omitempty"`   // there is a usable endpoint that names no node
 }
 
 // Any reports whether an endpoint gets traffic: ready, or else serving while it ends (KEP-1669).
