@@ -80,7 +80,7 @@ func TestWatchRefused(t *testing.T) {
 		began := time.Now()
 		for range failuresBeforeReport {
 			check.OK(t, s.send(t.Context(), true, func() error { return nil }))
-			if err := s.send(t.Context(), false, func() error { return apierrors.NewForbidden(schema.GroupResource{}, "", nil) }); err == nil {
+			if err := s.send(t.Context(), false, func() error { return forbidden }); err == nil {
 				t.Fatal("no error")
 			}
 		}
