@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -14,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,31 +33,25 @@ func TestFenceRefused(t *testing.T) {
 		n1 := start(t, s, "n1")
 		start(t, s, "n3")
 		n1.want("a")
-		n2, run := newNode(t, s, "n2", func(o *Options) {
-			o.Log = slog.New(slog.NewTextHandler(log, nil))
-		})
+		n2, run := newNode(t, s, "n2", logTo(log))
 		run(func(error) {})
 		time.Sleep(5 * time.Second)
 		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if c, l := s.Conflicts(), strings.Count(log.String(), "voided"); c < 2 || c > 2*int(5*time.Minute/leaseDuration) || l != 0 {
-			t.Errorf("%d fences refused, %d lines in the log; want one for each node and lease duration, and 0", c, l)
-		}
+		check.Between(t, s.Conflicts(), 2, 2*int(5*time.Minute/leaseDuration), "fences refused, one for each node and lease duration")
+		check.Lacks(t, log.String(), "the log", "voided")
 		n2.fault(func(f *leasetest.Faults) { f.WatchCut = false })
 		time.Sleep(5 * time.Second)
 		n1.kill()
 		time.Sleep(leaseDuration + 2*time.Second)
-		if x := s.Lease(nodeKey("n1")); x.Annotations[FencedAnnotation] == "" {
-			t.Error("n1 is not fenced")
-		}
+		check.Equal(t, s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] != "", true, "n1 is fenced")
 	})
 }
 
 // A fence that was refused for another reason than the version, as by a webhook, is sent again, though the version is the same.
 func TestFenceRefusedByAWebhook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		var refuses atomic.Bool
 		s.Refuse = func(l *coordinationv1.Lease) error {
 			if l.Annotations[FencedAnnotation] != "" && refuses.Load() {
@@ -73,9 +67,7 @@ func TestFenceRefusedByAWebhook(t *testing.T) {
 		time.Sleep(2 * leaseDuration)
 		refuses.Store(false)
 		time.Sleep(10 * time.Second)
-		if s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] == "" {
-			t.Error("n1 is not fenced")
-		}
+		check.Equal(t, s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] != "", true, "n1 is fenced")
 	})
 }
 
@@ -96,7 +88,7 @@ func TestFenceThatCannotBeWrittenIsLogged(t *testing.T) {
 				s.Refuse = refuse
 				n1 := start(t, s, "n1")
 				n1.want("a")
-				n2, run := newNode(t, s, "n2", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+				n2, run := newNode(t, s, "n2", logTo(log))
 				if refuse == nil {
 					n2.fault(func(f *leasetest.Faults) { f.Hang = nodeKey("n1").Name })
 				}
@@ -106,12 +98,16 @@ func TestFenceThatCannotBeWrittenIsLogged(t *testing.T) {
 				time.Sleep(leaseDuration + 10*time.Minute)
 				synctest.Wait()
 				const line = `level=WARN msg="a node can't be fenced`
-				if n := strings.Count(log.String(), line); n < 1 || n > 11 || !strings.Contains(log.String(), "node=n1") {
-					t.Errorf("%d lines in ten minutes, want 1 to 11:\n%s", n, log)
-				}
+				check.Between(t, strings.Count(log.String(), line), 1, 11, "lines in ten minutes:\n%s\nthese", log)
+				check.Contains(t, log.String(), "the log", "node=n1")
 			})
 		})
 	}
+}
+
+// logTo has a node write its log to w.
+func logTo(w io.Writer) func(*Options) {
+	return func(o *Options) { o.Log = slog.New(slog.NewTextHandler(w, nil)) }
 }
 
 // A lostFences is a Store whose fences take effect, with no answer.
@@ -141,7 +137,7 @@ func TestFenceWithoutAnswer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, log := leasetest.NewServer(), &bytes.Buffer{}
 				n1 := start(t, s, "n1")
-				n2, run := newNode(t, s, "n2", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+				n2, run := newNode(t, s, "n2", logTo(log))
 				n2.store = &lostFences{n2.way, tt.answerDelay}
 				n2.fault(func(f *leasetest.Faults) { f.Lag = tt.lag })
 				run(func(error) {})
@@ -151,12 +147,8 @@ func TestFenceWithoutAnswer(t *testing.T) {
 				start(t, s, "n1")
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				var fenced dto.Metric
-				check.OK(t, n2.metrics.fenced.Write(&fenced))
-				const line = `msg="the claims of a node are voided" node=n1`
-				if n, got := strings.Count(log.String(), line), fenced.Counter.GetValue(); n != 1 || got != 1 {
-					t.Errorf("%d lines, %v counted, want 1 and 1:\n%s", n, got, log)
-				}
+				check.Equal(t, check.Metric(t, "", n2.metrics.fenced), 1, "counted")
+				check.Equal(t, strings.Count(log.String(), `msg="the claims of a node are voided" node=n1`), 1, "lines of\n%s", log)
 			})
 		})
 	}
@@ -178,11 +170,7 @@ func TestFenceWithoutAnswerOrEffect(t *testing.T) {
 		p.fence = &sentFence{epoch: 7}
 		show("2", "")
 		show("3", "7")
-		var fenced dto.Metric
-		check.OK(t, n2.metrics.fenced.Write(&fenced))
-		if n := fenced.Counter.GetValue(); n != 0 {
-			t.Errorf("%v counted", n)
-		}
+		check.Equal(t, check.Metric(t, "", n2.metrics.fenced), 0, "counted")
 	})
 }
 
@@ -194,21 +182,14 @@ func TestNodeLeaseWithoutEpoch(t *testing.T) {
 		s := leasetest.NewServer()
 		n1 := start(t, s, "n1")
 		time.Sleep(time.Second)
-		if _, err := s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: vip.NodeLeasePrefix + "n9"}}); err != nil {
-			t.Fatal(err)
-		}
+		check.Value(s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: vip.NodeLeasePrefix + "n9"}}))(t)
 		time.Sleep(leaseDuration + 5*time.Second)
 		before := s.Writes()
 		time.Sleep(10 * time.Second)
-		if n := s.Writes() - before; n > 6 {
-			t.Errorf("%d writes in 10 s, want 5 renewals", n)
-		}
+		check.Between(t, s.Writes()-before, 0, 6, "writes in 10 s, of which 5 are renewals")
 		began := time.Now()
-		n1.stop()
-		<-n1.done
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("n1 took %v to stop", took)
-		}
+		n1.end()
+		check.Between(t, time.Since(began), 0, 5*time.Second, "how long n1 took to stop")
 		start(t, s, "n9")
 		time.Sleep(time.Second)
 		if e := transitions(s.Lease(nodeKey("n9"))); e < 1e6 {
@@ -221,8 +202,7 @@ func TestNodeLeaseWithoutEpoch(t *testing.T) {
 // something else answers in its place, a switch that suppresses ARP, somebody who knows that it is off deletes its node lease: then nobody waits for it.
 func TestDeletedNodeLeaseIsWaitedForNoMore(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 5 * time.Minute} { // the fence; the entry of a node that was silent for long is removed
-		synctest.Test(t, func(t *testing.T) {
-			s := leasetest.NewServer()
+		withServer(t, func(t *testing.T, s *leasetest.Server) {
 			n2, n3 := death(t, s)
 			time.Sleep(after)
 			for _, n := range []*node{n2, n3} {
@@ -230,9 +210,7 @@ func TestDeletedNodeLeaseIsWaitedForNoMore(t *testing.T) {
 					t.Errorf("%v after the fence n1 may answer until %v from now on, by what %s knows", after, time.Until(until), n.name)
 				}
 			}
-			if err := s.Remove(nodeKey("n1"), ""); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, s.Remove(nodeKey("n1"), ""))
 			time.Sleep(vip.AddressLifetime + vip.AddressRemovalDelay + time.Second)
 			for _, n := range []*node{n2, n3} {
 				if until := n.member("n1").AnswersUntil; time.Until(until) > 0 {
@@ -248,8 +226,7 @@ func TestDeletedNodeLeaseIsWaitedForNoMore(t *testing.T) {
 
 // A node lease that a process finds at its start proves nothing of that node, until it is renewed.
 func TestUnproven(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		dead := start(t, s, "n3")
 		time.Sleep(5 * time.Second)
 		dead.kill()
@@ -265,19 +242,15 @@ func TestUnproven(t *testing.T) {
 			return all
 		}
 		time.Sleep(period / 4)
-		if got := unproven(); got != "n2 n3 " {
-			t.Errorf("at the start: %q are unproven, want n2 n3", got)
-		}
+		check.Equal(t, unproven(), "n2 n3 ", "unproven at the start")
 		time.Sleep(2 * period)
-		if got := unproven(); got != "n3 " {
-			t.Errorf("after two renewals: %q are unproven, want n3", got)
-		}
+		check.Equal(t, unproven(), "n3 ", "unproven after two renewals")
 	})
 }
 
 // A process whose predecessor was isolated, and has ended in whatever way, says so of itself from its first write on, until it has reached the others for 3 s.
 func TestRestartedWhileIsolated(t *testing.T) {
-	for name, end := range map[string]func(n *node){"killed": (*node).kill, "stopped": func(n *node) { n.stop(); <-n.done }} {
+	for name, end := range map[string]func(n *node){"killed": (*node).kill, "stopped": (*node).end} {
 		t.Run(name, func(t *testing.T) {
 			withThree(t, func(t *testing.T, a *network, n1, _, _ *node) {
 				a.setBetween(vip.Dead, "n1")
@@ -294,9 +267,7 @@ func TestRestartedWhileIsolated(t *testing.T) {
 					}
 				}
 				time.Sleep(2*stepPeriod + time.Second)
-				if infoOf(a.api.Lease(nodeKey("n1"))).Isolated {
-					t.Error("it still says that it is isolated")
-				}
+				check.Equal(t, infoOf(a.api.Lease(nodeKey("n1"))).Isolated, false, "it still says that it is isolated")
 			})
 		})
 	}
@@ -309,13 +280,9 @@ func TestHasNetworkOf(t *testing.T) {
 		{Name: "eth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24")}},
 	}}
 	for a, want := range map[string]bool{"192.0.2.7": true, "2001:db8::7": true, "198.51.100.7": false, "203.0.113.1": false} {
-		if got := hasNetworkOf(&info, netip.MustParseAddr(a)); got != want {
-			t.Errorf("%s: %v, want %v", a, got, want)
-		}
+		check.Equal(t, hasNetworkOf(&info, netip.MustParseAddr(a)), want, "%s is in a network of it", a)
 	}
-	if hasNetworkOf(&info, netip.Addr{}) {
-		t.Error("a node without an address is in its network")
-	}
+	check.Equal(t, hasNetworkOf(&info, netip.Addr{}), false, "a node without an address is in its network")
 }
 
 // death is n2 and n3, which has what n1 had, which was killed among them and has just been fenced.
@@ -332,8 +299,7 @@ func death(t *testing.T, s *leasetest.Server) (n2, n3 *node) {
 
 // A node was last heard when it renewed its node lease, not when another fenced it: outages are measured from then.
 func TestFenceIsNoSignOfLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		n2, n3 := death(t, s)
 		for _, n := range []*node{n2, n3} {
 			if ago := time.Since(n.member("n1").HeardAt); ago < leaseDuration {
@@ -350,35 +316,29 @@ func TestHeardWhileItsKernelAnswers(t *testing.T) {
 	n.peer("n2", now)
 	for _, ended := range []bool{false, true} {
 		n.evaluate(map[string]vip.PeerStatus{"n2": {Liveness: vip.Dead, ProcessEnded: ended, HeardAt: now.Add(-4 * time.Second)}}, &vip.NodeInfo{}, now)
-		if ago := now.Sub(n.peers["n2"].lastHeard()); (ago == 0) != ended {
-			t.Errorf("ended %v: heard %v ago", ended, ago)
-		}
+		check.Equal(t, n.peers["n2"].lastHeard().Equal(now), ended, "ended %v: heard just now", ended)
 	}
 }
 
 // A node that is cut off the VIPs' link, and goes on to renew its node lease, answers no client: it was heard when its last heartbeat came.
 func TestNotHeardByItsLease(t *testing.T) {
 	now := time.Now()
-	p := peer{heardAt: now.Add(-4 * time.Second), renewAt: now}
-	if got := p.lastHeard(); !got.Equal(now) {
-		t.Errorf("of a node whose heartbeats are blocked, and that lives: heard %v ago", now.Sub(got))
-	}
-	p.Over = true
-	if got := p.lastHeard(); !got.Equal(now) {
-		t.Errorf("of one whose heartbeats were blocked before, and that another node has fenced: heard %v ago", now.Sub(got))
-	}
-	cut := peer{heardAt: now.Add(-400 * time.Millisecond), renewAt: now}
-	cut.Over = true
-	if got := cut.lastHeard(); !got.Equal(cut.heardAt) {
-		t.Errorf("of one that another node has found cut off, and fenced, before this one: heard %v ago", now.Sub(got))
-	}
-	p.gone = true
-	if got := p.lastHeard(); !got.Equal(p.heardAt) {
-		t.Errorf("of a node that nobody hears on the link: heard %v ago", now.Sub(got))
-	}
-	p.heardAt = time.Time{}
-	if got := p.lastHeard(); !got.Equal(now) {
-		t.Errorf("of one of which no heartbeat ever came: heard %v ago", now.Sub(got))
+	long, short := now.Add(-4*time.Second), now.Add(-400*time.Millisecond)
+	for _, tt := range []struct {
+		name       string
+		heard      time.Time // its last heartbeat
+		over, gone bool
+		want       time.Time
+	}{
+		{"its heartbeats are blocked, and it lives", long, false, false, now},
+		{"its heartbeats were blocked before, and another node has fenced it", long, true, false, now},
+		{"another node has found it cut off, and fenced it, before this one", short, true, false, short},
+		{"nobody hears it on the link", long, true, true, long},
+		{"no heartbeat ever came", time.Time{}, true, true, now},
+	} {
+		p := peer{heardAt: tt.heard, renewAt: now, gone: tt.gone}
+		p.Over = tt.over
+		check.Equal(t, now.Sub(p.lastHeard()), now.Sub(tt.want), "%s: heard so long ago", tt.name)
 	}
 }
 
@@ -407,12 +367,8 @@ func TestStable(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	p := &peer{}
 	p.setAlive(true, now)
-	if p.stable(now.Add(stableAfter - time.Second)) {
-		t.Error("stable at once")
-	}
-	if !p.stable(now.Add(stableAfter)) {
-		t.Error("not stable after a while")
-	}
+	check.Equal(t, p.stable(now.Add(stableAfter-time.Second)), false, "stable at once")
+	check.Equal(t, p.stable(now.Add(stableAfter)), true, "stable after a while")
 	for range 3 {
 		now = now.Add(time.Minute)
 		p.setAlive(false, now)
@@ -422,9 +378,7 @@ func TestStable(t *testing.T) {
 		t.Error("three breaks do not make it wait eight times as long")
 	}
 	p.setAlive(true, now.Add(forgetAfter+time.Second))
-	if p.breaks != 0 {
-		t.Error("breaks are not forgotten")
-	}
+	check.Equal(t, p.breaks, 0, "breaks that are not forgotten")
 }
 
 // A renewal of another node's lease is no news, nor is the number of the table alone, which changes with each write; all else is.

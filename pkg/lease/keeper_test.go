@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -35,8 +34,7 @@ func TestPlacedInTurn(t *testing.T) {
 			n[0].info.Store(&vip.NodeInfo{Options: &vip.NodeOptions{}})
 		}, 0, 50 * time.Millisecond},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := leasetest.NewServer()
+		withServer(t, func(t *testing.T, s *leasetest.Server) {
 			nodes := []*node{start(t, s, "n1"), start(t, s, "n2"), start(t, s, "n3")}
 			if strings.Contains(tt.name, "excluded") || strings.Contains(tt.name, "Services") {
 				tt.fails(nodes)
@@ -48,13 +46,9 @@ func TestPlacedInTurn(t *testing.T) {
 					n.planFor("n3", "a")
 				}
 			}
-			if took := waitServes(t, nodes[2], "a", 5*time.Second); took < tt.from || took > tt.to {
-				t.Errorf("%s: placed after %v, want %v to %v", tt.name, took, tt.from, tt.to)
-			}
+			check.Between(t, waitServes(t, nodes[2], "a", 5*time.Second), tt.from, tt.to, "%s: placed after", tt.name)
 			time.Sleep(5 * time.Second)
-			if n := tableOf(t, s).Number; n != 1 {
-				t.Errorf("%s: %d writes, want one", tt.name, n)
-			}
+			check.Equal(t, tableOf(t, s).Number, 1, "%s: writes", tt.name)
 		})
 	}
 }
@@ -62,16 +56,13 @@ func TestPlacedInTurn(t *testing.T) {
 // TestStoppingPlacesNothing: what a stopping node can give to nobody it does not place on one of which only its node
 // lease is known.
 func TestStoppingPlacesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(5 * time.Second)
 		n1.info.Store(&vip.NodeInfo{Interface: "eth0", Excluded: "its Herald is stopping"})
 		n1.planFor("n2", "a")
 		time.Sleep(5 * time.Second)
-		if got := ownerIn(t, s, "a"); got != "" {
-			t.Errorf("it has placed it on %s", got)
-		}
+		check.Equal(t, ownerIn(t, s, "a"), "", "on whom it has placed it")
 		n2.want("a")
 		waitServes(t, n2, "a", time.Second)
 	})
@@ -79,8 +70,7 @@ func TestStoppingPlacesNothing(t *testing.T) {
 
 // TestStopIsToldAtOnce: after many news, too.
 func TestStopIsToldAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		var pokes atomic.Int64
 		n1, run := newNode(t, s, "n1", func(o *Options) { o.Poke = func() { pokes.Add(1) } })
 		run(func(error) {})
@@ -91,15 +81,11 @@ func TestStopIsToldAtOnce(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		n1.info.Store(&vip.NodeInfo{Interface: "eth0", Excluded: "its Herald is stopping"})
-		if n1.world().StopTold {
-			t.Fatal("it counts as told before it was written")
-		}
+		check.Equal(t, n1.world().StopTold, false, "it counts as told before it was written")
 		pokes.Store(0)
 		n1.Wake()
 		time.Sleep(20 * time.Millisecond)
-		if pokes.Load() == 0 {
-			t.Error("the agent is not told that it was told")
-		}
+		check.Equal(t, pokes.Load() > 0, true, "the agent is told that it was told")
 		if !n1.world().StopTold || infoOf(s.Lease(nodeKey("n1"))).Excluded == "" {
 			t.Error("the others are not told that it stops")
 		}
@@ -108,8 +94,7 @@ func TestStopIsToldAtOnce(t *testing.T) {
 
 // TestManyAtOnce: units that come one after the other are placed in few writes; what one node gives away is one.
 func TestManyAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(5 * time.Second)
 		var all []string
@@ -131,16 +116,13 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		before = tableOf(t, s).Number
 		time.Sleep(time.Minute)
-		if n := tableOf(t, s).Number; n != before {
-			t.Errorf("%d writes when nothing happens", n-before)
-		}
+		check.Equal(t, tableOf(t, s).Number, before, "the number of the table, though nothing happens")
 	})
 }
 
 // TestFullTable: units of one namespace that fill half of an object are left out; what is there moves as ever.
 func TestFullTable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(5 * time.Second)
 		all := []string{"a"}
@@ -172,9 +154,7 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("hands over %+v, want to n2", h)
 		}
 		time.Sleep(overlap + stepPeriod)
-		if len(n1.world().HandingOver) != 0 {
-			t.Error("the old owner waits for ever")
-		}
+		check.Equal(t, len(n1.world().HandingOver), 0, "units for which the old owner waits for ever")
 	})
 }
 
@@ -196,9 +176,7 @@ func TestGivenToOneThatDoesNotKnow(t *testing.T) {
 		reconnectAPI(n1, n3)
 		waitServes(t, n2, "a", 5*time.Second)
 		time.Sleep(overlap + stepPeriod)
-		if len(n1.world().HandingOver) != 0 {
-			t.Error("the old owner waits for ever")
-		}
+		check.Equal(t, len(n1.world().HandingOver), 0, "units for which the old owner waits for ever")
 	})
 }
 
@@ -248,9 +226,7 @@ func TestGivenAway(t *testing.T) {
 			withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 				tt.do(n1, n2)
 				time.Sleep(unknownTime + time.Second)
-				if got := ownerIn(t, s, "a"); got != tt.want {
-					t.Errorf("it is %q's, want %q's\n%s", got, tt.want, s.Trace(5))
-				}
+				check.Equal(t, ownerIn(t, s, "a"), tt.want, "the owner\n%s", s.Trace(5))
 			})
 		})
 	}
@@ -268,9 +244,7 @@ func TestForgotten(t *testing.T) {
 			t.Errorf("half a minute after it was fenced: %v", table.Units)
 		}
 		time.Sleep(forgetTime)
-		if table := tableOf(t, s); len(table.Units) != 1 {
-			t.Errorf("a minute after: %v", table.Units)
-		}
+		check.Equal(t, len(tableOf(t, s).Units), 1, "units a minute after")
 	})
 }
 
@@ -280,29 +254,25 @@ func TestDoubt(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		fault  func(*leasetest.Faults)
-		then   func(a *network, s *leasetest.Server, n1 *node)
+		then   func(t *testing.T, a *network, n1 *node)
 		writes int64  // of the table, at least
 		owner  string // in the end
 	}{
 		{"it is carried out, and the watch shows that", func(f *leasetest.Faults) { f.LoseAnswers = true }, nil, 1, "n2"},
 		{"it is carried out, and nothing but heartbeats shows that", func(f *leasetest.Faults) { f.NoAnswers, f.WatchCut = true, true },
-			func(_ *network, _ *leasetest.Server, n1 *node) { cutFromAPI(n1) }, 1, "n2"},
+			func(_ *testing.T, _ *network, n1 *node) { cutFromAPI(n1) }, 1, "n2"},
 		{"it is carried out late", func(f *leasetest.Faults) { f.CommitDelay = 6 * time.Second }, nil, 1, "n2"},
-		{"it does not arrive", func(f *leasetest.Faults) { f.Hang = TableName }, func(_ *network, _ *leasetest.Server, n1 *node) {
+		{"it does not arrive", func(f *leasetest.Faults) { f.Hang = TableName }, func(_ *testing.T, _ *network, n1 *node) {
 			time.Sleep(time.Second)
 			n1.mend()
 		}, 1, "n2"},
 		{"it does not arrive, and another writes", func(f *leasetest.Faults) { f.Hang = TableName },
-			func(_ *network, s *leasetest.Server, n1 *node) {
+			func(t *testing.T, a *network, n1 *node) {
 				time.Sleep(200 * time.Millisecond)
 				n1.pass.Lock()
 				delete(n1.gives, "a") // and its plan is another by then
 				n1.pass.Unlock()
-				x := s.Lease(tableKey).DeepCopy()
-				x.Spec.LeaseTransitions = new(*x.Spec.LeaseTransitions + 1)
-				if _, err := s.Put(x); err != nil {
-					panic(err)
-				}
+				putLease(t, a.api, tableKey, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = new(*l.Spec.LeaseTransitions + 1) })
 				time.Sleep(100 * time.Millisecond)
 				n1.mend()
 			}, 1, "n1"},
@@ -319,7 +289,7 @@ func TestDoubt(t *testing.T) {
 					t.Errorf("in doubt: n1 has %+v, hands over %+v", w.Claims[lk("a")], h)
 				}
 				if tt.then != nil {
-					tt.then(a, a.api, n1)
+					tt.then(t, a, n1)
 				}
 				if tt.owner == "n1" {
 					n1.plan()
@@ -365,9 +335,7 @@ func TestBehind(t *testing.T) {
 			n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
 			n2.want("a", "b")
 			took := check.True(t, 5*time.Second, "n1 knows who has b", func() bool { return n1.claim("b").Holder == "n2" })
-			if placed := keeperDelay; took < placed+behindTime || took > placed+behindTime+100*time.Millisecond {
-				t.Errorf("n1 knows after %v, want %v", took, placed+behindTime)
-			}
+			check.Between(t, took, keeperDelay+behindTime, keeperDelay+behindTime+100*time.Millisecond, "n1 knows after")
 			if !answers { // nor by its own reads: then it writes nothing
 				n1.fault(func(f *leasetest.Faults) { f.Delay = time.Minute })
 			}
@@ -402,8 +370,7 @@ func TestFollow(t *testing.T) {
 		{"given a unit, without heartbeats", false, true, time.Hour, followTime + 2*period, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, s := newNetwork(), leasetest.NewServer()
+			withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 				var n1, n2 *node
 				if tt.heartbeats {
 					n1, n2, _ = three(t, a, s)
@@ -430,15 +397,9 @@ func TestFollow(t *testing.T) {
 					}
 					forgotten = forgotten || stalled != 0 && tt.heartbeats && !n1.member("n2").Stalled
 				}
-				if forgotten {
-					t.Error("once fenced it may be given all that again")
-				}
-				if stalled < tt.stalled || stalled > tt.stalled+period/2+300*time.Millisecond {
-					t.Errorf("stalled after %v, want %v", stalled, tt.stalled)
-				}
-				if fenced := n2.Tenure().Epoch > epoch; fenced != tt.fenced {
-					t.Errorf("fenced: %v\n%s", fenced, s.Trace(8))
-				}
+				check.Equal(t, forgotten, false, "once fenced it may be given all that again")
+				check.Between(t, stalled, tt.stalled, tt.stalled+period/2+300*time.Millisecond, "stalled after")
+				check.Equal(t, n2.Tenure().Epoch > epoch, tt.fenced, "fenced\n%s", s.Trace(8))
 			})
 		})
 	}
@@ -467,9 +428,7 @@ func TestEndsBeforeItFollows(t *testing.T) {
 				for a.api.Lease(nodeKey("n2")).Annotations[FencedAnnotation] == "" {
 					time.Sleep(10 * time.Millisecond)
 				}
-				if took := time.Since(began); given != (took < time.Second) {
-					t.Errorf("fenced after %v\n%s", took, a.api.Trace(8))
-				}
+				check.Equal(t, time.Since(began) < time.Second, given, "fenced within a second\n%s", a.api.Trace(8))
 			})
 		})
 	}
@@ -478,40 +437,32 @@ func TestEndsBeforeItFollows(t *testing.T) {
 // TestFollowFromTheBeginning: the agent of a node that has just begun, or lists Services for long, has as long for what it is given as any other.
 func TestFollowFromTheBeginning(t *testing.T) {
 	for _, lists := range []time.Duration{50 * time.Millisecond, 3 * time.Second} {
-		followFromTheBeginning(t, lists)
+		withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
+			n1, _ := two(t, a, s)
+			n1.want("a", "b")
+			time.Sleep(10 * time.Second)
+			n3 := a.join(t, s, "n3")
+			n3.setHangs(true)
+			for n3.Tenure().Epoch == 0 {
+				time.Sleep(10 * time.Millisecond)
+			}
+			epoch := n3.Tenure().Epoch
+			time.Sleep(lists)
+			check.Equal(t, n1.member("n3").Stalled, true, "one that has carried out nothing yet comes after others")
+			n1.give("n3", "a")
+			time.Sleep(followTime - 100*time.Millisecond)
+			n3.setHangs(false)
+			time.Sleep(2 * time.Second)
+			if n3.Tenure().Epoch != epoch || !n3.serves("a") {
+				t.Errorf("lists for %v: serves %v, fenced %v\n%s", lists, n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
+			}
+		})
 	}
-}
-
-func followFromTheBeginning(t *testing.T, lists time.Duration) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, _ := two(t, a, s)
-		n1.want("a", "b")
-		time.Sleep(10 * time.Second)
-		n3 := a.join(t, s, "n3")
-		n3.setHangs(true)
-		for n3.Tenure().Epoch == 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
-		epoch := n3.Tenure().Epoch
-		time.Sleep(lists)
-		if !n1.member("n3").Stalled {
-			t.Error("one that has carried out nothing yet comes before others")
-		}
-		n1.give("n3", "a")
-		time.Sleep(followTime - 100*time.Millisecond)
-		n3.setHangs(false)
-		time.Sleep(2 * time.Second)
-		if n3.Tenure().Epoch != epoch || !n3.serves("a") {
-			t.Errorf("lists for %v: serves %v, fenced %v\n%s", lists, n3.serves("a"), n3.Tenure().Epoch != epoch, s.Trace(8))
-		}
-	})
 }
 
 // TestAllBegin: where all nodes begin again, none comes before another that has not carried out anything yet.
 func TestAllBegin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 		n1, n2 := two(t, a, s)
 		n1.want("a", "b")
 		time.Sleep(10 * time.Second)
@@ -551,8 +502,7 @@ func TestRestartIsSlow(t *testing.T) {
 		away, lists time.Duration
 		all, keeps  bool // all begin again
 	}{{300 * time.Millisecond, 3 * time.Second, false, true}, {0, 3 * time.Second, true, true}, {2 * time.Second, 2 * time.Second, false, false}} {
-		synctest.Test(t, func(t *testing.T) {
-			a, s := newNetwork(), leasetest.NewServer()
+		withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 			n1, n2 := two(t, a, s)
 			n3 := a.join(t, s, "n3")
 			time.Sleep(10 * time.Second)
@@ -589,6 +539,13 @@ func TestRestartIsSlow(t *testing.T) {
 	}
 }
 
+func deleteTable(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) }
+
+// garbleTable makes the table one that can't be read.
+func garbleTable(t *testing.T, s *leasetest.Server) {
+	putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
+}
+
 // TestSpoilt: whatever becomes of the table, it is soon as it was, and nobody loses anything. A process that has never seen
 // it, though it is the first by name, does not put another one in its place.
 func TestSpoilt(t *testing.T) {
@@ -596,10 +553,10 @@ func TestSpoilt(t *testing.T) {
 		return func(t *testing.T, s *leasetest.Server) { putLease(t, s, tableKey, change) }
 	}
 	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){
-		"deleted": func(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) },
+		"deleted": deleteTable,
+		"garbage": garbleTable,
 		"emptied": edit(func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "") }),
 		"blanked": edit(func(l *coordinationv1.Lease) { l.Annotations, l.Spec = nil, coordinationv1.LeaseSpec{} }),
-		"garbage": edit(func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") }),
 		"restored": edit(func(l *coordinationv1.Lease) {
 			l.Spec.LeaseTransitions, l.Annotations[OwnersAnnotation] = new(int32(1)), "n2@1 number=1\n  default/kubevip-a\n"
 		}),
@@ -647,12 +604,7 @@ func TestSpoilt(t *testing.T) {
 // TestSpoiltBeforeTheAnswer: a table that is spoilt after a write of it has taken effect, and before the answer to that
 // write is there, is written again, too.
 func TestSpoiltBeforeTheAnswer(t *testing.T) {
-	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){
-		"deleted": func(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) },
-		"garbage": func(t *testing.T, s *leasetest.Server) {
-			putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
-		},
-	} {
+	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){"deleted": deleteTable, "garbage": garbleTable} {
 		t.Run(name, func(t *testing.T) {
 			withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
 				n1.want("a")
@@ -680,12 +632,7 @@ func TestSpoiltBeforeTheAnswer(t *testing.T) {
 // TestSpoiltAndUnknown: a table that can't be read is replaced by a process that has never seen it, once nobody who has can
 // act on it any more. So is one that was deleted.
 func TestSpoiltAndUnknown(t *testing.T) {
-	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){
-		"garbage": func(t *testing.T, s *leasetest.Server) {
-			putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
-		},
-		"deleted": func(t *testing.T, s *leasetest.Server) { check.OK(t, s.Remove(tableKey, "")) },
-	} {
+	for name, spoil := range map[string]func(*testing.T, *leasetest.Server){"garbage": garbleTable, "deleted": deleteTable} {
 		t.Run(name, func(t *testing.T) {
 			withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 				cutFromAPI(n1, n2)
@@ -693,19 +640,14 @@ func TestSpoiltAndUnknown(t *testing.T) {
 				n0 := start(t, s, "n0")
 				n0.want("a")
 				neverTwo(t, "a", n0, n1, n2)
-				if took := waitServes(t, n0, "a", time.Minute); took < leaseDuration-period {
-					t.Errorf("replaced after %v: nodes that have seen it may act", took)
-				}
+				check.Between(t, waitServes(t, n0, "a", time.Minute), leaseDuration-period, time.Minute, "replaced, as nodes that have seen it may act, after")
 			})
-			synctest.Test(t, func(t *testing.T) {
-				s := leasetest.NewServer()
-				putLease(t, s, tableKey, func(l *coordinationv1.Lease) { annotate(l, OwnersAnnotation, "{}") })
+			withServer(t, func(t *testing.T, s *leasetest.Server) {
+				garbleTable(t, s)
 				spoil(t, s)
 				n1 := start(t, s, "n1")
 				n1.want("a")
-				if took := waitServes(t, n1, "a", time.Minute); took > time.Second {
-					t.Errorf("where there is no other node, it is replaced after %v", took)
-				}
+				check.Between(t, waitServes(t, n1, "a", time.Minute), 0, time.Second, "where there is no other node, replaced after")
 			})
 		})
 	}
@@ -725,9 +667,7 @@ func TestUnprovenClaim(t *testing.T) {
 			})
 			n1.want("a", "b", "c")
 			n2.planFor("n1", "a", "b", "c")
-			if took := waitServes(t, n1, "c", time.Minute); took < after || took > after+time.Second {
-				t.Errorf("%s: taken over after %v, want %v", owner, took, after)
-			}
+			check.Between(t, waitServes(t, n1, "c", time.Minute), after, after+time.Second, "%s: taken over after", owner)
 			if !n1.serves("a") || n2.Tenure().Epoch <= 0 || !n2.Tenure().Holds(time.Now()) {
 				t.Errorf("%s: n1 serves a: %v; n2 %+v", owner, n1.serves("a"), n2.Tenure())
 			}
@@ -742,8 +682,7 @@ func TestUnprovenClaim(t *testing.T) {
 // TestOtherAnnouncer: a program of another kind that renews the Lease of a Service has it; once it has not for as long as it
 // says there, Herald takes over.
 func TestOtherAnnouncer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		renew := func() {
 			putLease(t, s, lk("a"), func(l *coordinationv1.Lease) {
 				l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("kube-vip-1"), LeaseDurationSeconds: new(int32(5)), RenewTime: microTime(time.Now())}
@@ -759,18 +698,12 @@ func TestOtherAnnouncer(t *testing.T) {
 			}
 			renew()
 		}
-		if took := waitServes(t, n1, "a", time.Minute); took < 5*time.Second || took > 6*time.Second {
-			t.Errorf("taken over after %v, want after the other program's own 5 s", took)
-		}
+		check.Between(t, waitServes(t, n1, "a", time.Minute), 5*time.Second, 6*time.Second, "taken over, after the other program's own 5 s, after")
 		renew() // beside Herald: it is respected at once, and in the table, too
 		time.Sleep(50 * time.Millisecond)
-		if n1.serves("a") {
-			t.Error("still serves what another program took")
-		}
+		check.Equal(t, serving("a", n1), "", "who serves what another program took")
 		time.Sleep(time.Second)
-		if got := ownerIn(t, s, "a"); got != "" {
-			t.Errorf("the table names %q", got)
-		}
+		check.Equal(t, ownerIn(t, s, "a"), "", "the owner in the table")
 		check.OK(t, s.Remove(lk("a"), ""))
 		waitServes(t, n1, "a", time.Second)
 	})
@@ -783,15 +716,12 @@ func TestNoOtherAnnouncer(t *testing.T) {
 		"nobody":                          func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") },
 		"another Herald":                  func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("n2"); annotate(l, ClaimAnnotation, "n2@1") },
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := leasetest.NewServer()
+		withServer(t, func(t *testing.T, s *leasetest.Server) {
 			putLease(t, s, lk("a"), func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = new(int32(3600)); change(l) })
 			n1 := start(t, s, "n1")
 			n1.want("a")
 			time.Sleep(time.Second)
-			if !n1.serves("a") {
-				t.Errorf("%s: %+v", name, n1.claim("a"))
-			}
+			check.Equal(t, serving("a", n1), "n1", "%s: who serves; it is %+v", name, n1.claim("a"))
 		})
 	}
 }
@@ -799,8 +729,7 @@ func TestNoOtherAnnouncer(t *testing.T) {
 // TestTableRefused: where the API server refuses to have the table written, it is tried again with pauses, and what nodes
 // have they keep.
 func TestTableRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		var refuses atomic.Bool
 		s.Refuse = func(l *coordinationv1.Lease) error {
 			if l.Name == TableName && refuses.Load() {
@@ -814,9 +743,7 @@ func TestTableRefused(t *testing.T) {
 		n1.give("n2", "a")
 		n2.want("a", "b")
 		time.Sleep(time.Minute)
-		if n := s.Writes() - before; n > 60+2*60 {
-			t.Errorf("%d writes in a minute", n)
-		}
+		check.Between(t, s.Writes()-before, 0, 60+2*60, "writes in a minute")
 		if n1.serves("a") || n2.serves("a") || n1.world().HandingOver[lk("a")].Successor != "n2" {
 			t.Errorf("n1 serves a %v, n2 %v; n1 hands over %+v, as long as it is in doubt", n1.serves("a"), n2.serves("a"), n1.world().HandingOver)
 		}
@@ -830,17 +757,10 @@ func TestTableRefused(t *testing.T) {
 func TestStop(t *testing.T) {
 	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		n1.stop()
-		if took := waitServes(t, n2, "a", time.Minute); took > 300*time.Millisecond {
-			t.Errorf("taken over after %v, want at once: the node had said that it stops", took)
-		}
+		check.Between(t, waitServes(t, n2, "a", time.Minute), 0, 300*time.Millisecond, "taken over, as the node had said that it stops, after")
 		<-n1.done
-		n2.stop()
-		<-n2.done
-		if got := s.String(); got != TableName+" n2\n" {
-			t.Errorf("left after the end:\n%s", got)
-		}
-		if got := ownerIn(t, s, "a"); got != "" {
-			t.Errorf("%s has it after the end", got)
-		}
+		n2.end()
+		check.Equal(t, s.String(), TableName+" n2\n", "left after the end")
+		check.Equal(t, ownerIn(t, s, "a"), "", "who has it after the end")
 	})
 }

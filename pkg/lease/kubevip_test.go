@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -59,40 +58,30 @@ func TestBesideKubeVIP(t *testing.T) {
 		n1.want("a", "b", "theirs")
 		n2.planFor("n1", "a", "b", "theirs")
 		time.Sleep(5 * time.Second)
-		if s.Lease(lk("a")) != nil {
-			t.Error("a Lease is written though no kube-vip lives")
-		}
+		check.Equal(t, s.Lease(lk("a")), nil, "the Lease of a, though no kube-vip lives")
 		putLease(t, s, lk("b"), func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") }) // as kube-vip leaves it
 		stop := kubeVIP(t, s, lk("theirs"), "n3")
 		time.Sleep(3 * time.Second)
 		for _, unit := range []string{"a", "b"} {
-			if by := keptBy(s, unit, besideTime); by != "n1" || !n1.serves(unit) {
-				t.Errorf("the Lease of %s is kept by %q; n1 serves: %v", unit, by, n1.serves(unit))
-			}
+			check.Equal(t, keptBy(s, unit, besideTime), "n1", "who keeps the Lease of %s", unit)
+			check.Equal(t, serving(unit, n1), "n1", "who serves %s", unit)
 		}
 		if holder(s.Lease(lk("theirs"))) != "n3" || n1.serves("theirs") {
 			t.Error("kube-vip lost what it has")
 		}
 		written := s.Lease(lk("a")).ResourceVersion
 		time.Sleep(time.Minute)
-		if s.Lease(lk("a")).ResourceVersion != written {
-			t.Error("the Lease is written again and again")
-		}
+		check.Equal(t, s.Lease(lk("a")).ResourceVersion, written, "the version of a Lease that is written once")
 		n1.give("n2", "a")
 		time.Sleep(2 * time.Second)
-		if by := keptBy(s, "a", besideTime); by != "n2" || !n2.serves("a") {
-			t.Errorf("handed over, but the Lease is kept by %q", by)
-		}
+		check.Equal(t, keptBy(s, "a", besideTime), "n2", "who keeps the Lease that was handed over")
+		check.Equal(t, serving("a", n2), "n2", "who serves it")
 		n1.want("b", "theirs")
 		n2.planFor("n1", "b", "theirs") // no Service has a any more
 		time.Sleep(unknownTime + 2*time.Second)
-		if x := s.Lease(lk("a")); x != nil {
-			t.Errorf("nobody has the unit, but its Lease is there: %v", x)
-		}
+		check.Equal(t, s.Lease(lk("a")), nil, "the Lease of a unit that nobody has")
 		time.Sleep(30 * time.Minute)
-		if by := keptBy(s, "b", besideTime); by != "n1" {
-			t.Errorf("while kube-vip goes on the Lease of b is kept by %q", by)
-		}
+		check.Equal(t, keptBy(s, "b", besideTime), "n1", "who keeps b while kube-vip goes on")
 		stop()
 		time.Sleep(100 * time.Millisecond) // until that is shown
 		for _, n := range []*node{n1, n2} {
@@ -104,9 +93,8 @@ func TestBesideKubeVIP(t *testing.T) {
 			n.mu.Unlock()
 		}
 		time.Sleep(50 * time.Second)
-		if by := keptBy(s, "b", 0); by != "n1" || !n1.serves("theirs") {
-			t.Errorf("b is kept by %q, though a kube-vip may wait on another node; theirs: %v", by, n1.serves("theirs"))
-		}
+		check.Equal(t, keptBy(s, "b", 0), "n1", "who keeps b, since a kube-vip may wait on another node")
+		check.Equal(t, serving("theirs", n1), "n1", "who serves what was theirs")
 		time.Sleep(15 * time.Second)
 		if s.Lease(lk("b")) != nil || s.Lease(lk("theirs")) != nil {
 			t.Errorf("no kube-vip lives, but Leases are left:\n%s", s)
@@ -117,8 +105,7 @@ func TestBesideKubeVIP(t *testing.T) {
 // TestBesideKubeVIPRestart: a process that begins goes on with it, though no kube-vip has anything; one that stops
 // deletes its Leases, so that a kube-vip takes over at once.
 func TestBesideKubeVIPRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		stop := kubeVIP(t, s, lk("a"), "n3")
 		n1 := start(t, s, "n1")
 		n1.want("a", "b")
@@ -126,24 +113,18 @@ func TestBesideKubeVIPRestart(t *testing.T) {
 		stop()
 		putLease(t, s, lk("a"), func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") })
 		time.Sleep(100 * time.Millisecond)
-		if by := keptBy(s, "a", besideTime); by != "n1" || !n1.serves("a") {
-			t.Fatalf("kube-vip has released the Lease: it is kept by %q; n1 serves: %v", by, n1.serves("a"))
-		}
+		check.Equal(t, keptBy(s, "a", besideTime), "n1", "who keeps what kube-vip has released")
+		check.Equal(t, serving("a", n1), "n1", "who serves it")
 		n1.kill()
 		n1 = start(t, s, "n1")
 		n1.want("a", "b", "c")
 		time.Sleep(5 * time.Second)
 		for _, unit := range []string{"a", "b", "c"} {
-			if keptBy(s, unit, besideTime) != "n1" {
-				t.Errorf("the next process does not keep %s:\n%s", unit, s)
-			}
+			check.Equal(t, keptBy(s, unit, besideTime), "n1", "who keeps %s after a restart:\n%s", unit, s)
 		}
-		n1.stop()
-		<-n1.done
+		n1.end()
 		for _, unit := range []string{"a", "b", "c"} {
-			if s.Lease(lk(unit)) != nil {
-				t.Errorf("it has ended, and the Lease of %s is left", unit)
-			}
+			check.Equal(t, s.Lease(lk(unit)), nil, "the Lease of %s after the end", unit)
 		}
 	})
 }
@@ -184,9 +165,7 @@ func TestKubeVIPTakesOurs(t *testing.T) {
 	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
 		kubeVIP(t, s, lk("theirs"), "n3")
 		time.Sleep(5 * time.Second)
-		if keptBy(s, "a", 0) != "n1" {
-			t.Fatal("not kept by n1")
-		}
+		check.Equal(t, keptBy(s, "a", 0), "n1", "who keeps a")
 		n1.kill()
 		time.Sleep(time.Second)
 		kubeVIP(t, s, lk("a"), "n1")
@@ -214,18 +193,14 @@ func TestKubeVIPElsewhere(t *testing.T) {
 		if !n1.serves("a") || holder(s.Lease(there)) != "n1" || s.Lease(lk("a")) != nil {
 			t.Errorf("kube-vip has ended; n1 serves: %v\n%s", n1.serves("a"), s)
 		}
-		n1.stop()
-		<-n1.done
-		if x := s.Lease(there); x != nil {
-			t.Errorf("left: %v", x)
-		}
+		n1.end()
+		check.Equal(t, s.Lease(there), nil, "the Lease after the end")
 	})
 }
 
 // TestBesideKubeVIPRefused: Herald without rights in a namespace serves all the same, and says so once.
 func TestBesideKubeVIPRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		tries := 0
 		s.Refuse = func(l *coordinationv1.Lease) error {
 			if l.Namespace == "default" && l.Annotations[ClaimAnnotation] != "" {
@@ -235,7 +210,7 @@ func TestBesideKubeVIPRefused(t *testing.T) {
 			return nil
 		}
 		var log strings.Builder
-		n1, run := newNode(t, s, "n1", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		n1, run := newNode(t, s, "n1", logTo(&log))
 		run(func(err error) { check.OK(t, err) })
 		n1.want("a", "b", "c")
 		kubeVIP(t, s, lk("theirs"), "n3")
@@ -244,14 +219,9 @@ func TestBesideKubeVIPRefused(t *testing.T) {
 			t.Errorf("%d writes in a minute; n1 serves: %v", tries, n1.serves("a"))
 		}
 		time.Sleep(besideRefuse)
-		if tries > 6 {
-			t.Errorf("%d writes in eleven minutes", tries)
-		}
-		n1.stop()
-		<-n1.done
-		if n := strings.Count(log.String(), "refuses that Herald writes"); n != 1 {
-			t.Errorf("said %d times", n)
-		}
+		check.Between(t, tries, 0, 6, "writes in eleven minutes")
+		n1.end()
+		check.Equal(t, strings.Count(log.String(), "refuses that Herald writes"), 1, "how often that is said")
 	})
 }
 
@@ -270,12 +240,8 @@ func TestUnseenBesideKubeVIP(t *testing.T) {
 		n1.mu.Unlock()
 		check.OK(t, s.Remove(lk("a"), ""))
 		time.Sleep(500 * time.Millisecond)
-		if keptBy(s, "a", besideTime) != "n1" {
-			t.Fatalf("not kept:\n%s", s)
-		}
+		check.Equal(t, keptBy(s, "a", besideTime), "n1", "who keeps a:\n%s", s)
 		time.Sleep(5 * time.Second)
-		if s.Lease(lk("a")) != nil {
-			t.Errorf("it is left:\n%s", s)
-		}
+		check.Equal(t, s.Lease(lk("a")), nil, "the Lease of a in the end:\n%s", s)
 	})
 }

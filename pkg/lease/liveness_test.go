@@ -3,7 +3,6 @@ package lease
 import (
 	"bytes"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestDead(t *testing.T) {
@@ -18,9 +18,7 @@ func TestDead(t *testing.T) {
 		n1.kill()
 		before := a.api.Writes()
 		a.setBetween(vip.Dead, "n1")
-		if took := waitServes(t, n2, "a", time.Minute); took > 100*time.Millisecond {
-			t.Errorf("taken over after %v, want two writes", took)
-		}
+		check.Between(t, waitServes(t, n2, "a", time.Minute), 0, 100*time.Millisecond, "taken over, which is two writes, after")
 		if writes := a.api.Writes() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
 			t.Errorf("%d writes for one VIP", writes)
 		}
@@ -30,8 +28,7 @@ func TestDead(t *testing.T) {
 // A node that is cut off from the LAN sees the others die one by one. It fences none of
 // them: the heartbeats of those that are still alive are overdue.
 func TestCutOffFromLAN(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 		three(t, a, s)
 		a.join(t, s, "n0")                               // the first that may fence
 		time.Sleep(5*time.Second + 300*time.Millisecond) // not when they renew
@@ -52,9 +49,7 @@ func TestCutOffFromLAN(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Second)
-		if after := epochs(); !slices.Equal(after, before) {
-			t.Errorf("epochs, and those that are over, were %v, and are %v", before, after)
-		}
+		check.Same(t, before, epochs(), "epochs, and those that are over")
 	})
 }
 
@@ -67,42 +62,32 @@ func TestUnheardTakesNothingBack(t *testing.T) {
 			a.setLiveness(n.name, "n1", vip.Dead)
 		}
 		time.Sleep(350 * time.Millisecond) // the fence is written; an echo is overdue later than a heartbeat
-		if n1.serves("a") {
-			t.Errorf("n1 serves in its next epoch\n%s", a.api.Trace(10))
-		}
+		check.Equal(t, serving("a", n1), "", "who serves in its next epoch\n%s", a.api.Trace(10))
 		a.setEchoOverdue("n1", "n2")
 		a.setEchoOverdue("n1", "n3")
 		waitServes(t, n2, "a", 2*time.Second)
-		if n1.serves("a") {
-			t.Errorf("n1 serves, too\n%s", a.api.Trace(10))
-		}
+		check.Equal(t, serving("a", n1, n2), "n2", "who serves\n%s", a.api.Trace(10))
 	})
 }
 
 // Of two nodes the one that is left waits until the gateway has answered, and no longer.
 func TestDeadOfTwo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 		n1, n2 := two(t, a, s)
 		n1.kill()
 		a.setBetween(vip.Dead, "n1")
 		time.Sleep(200 * time.Millisecond)
-		if n2.serves("a") {
-			t.Error("taken over before the gateway has answered")
-		}
+		check.Equal(t, serving("a", n2), "", "who has taken over before the gateway has answered")
 		a.setGatewayAlive("n2")
 		n2.Wake()
-		if took := waitServes(t, n2, "a", time.Minute); took > 100*time.Millisecond {
-			t.Errorf("taken over %v after the gateway has answered, want two writes", took)
-		}
+		check.Between(t, waitServes(t, n2, "a", time.Minute), 0, 100*time.Millisecond, "taken over, which is two writes, after")
 	})
 }
 
 // Two nodes that no longer hear each other, and both reach the gateway and the API server, fence each other, once: then
 // one of them has all VIPs.
 func TestSplitOfTwo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 		n1, n2 := two(t, a, s)
 		n2.want("a", "b") // of which it gets what nobody has
 		time.Sleep(time.Second)
@@ -128,18 +113,12 @@ func TestDeadWithEtcdLeader(t *testing.T) {
 		withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 			time.Sleep(phase)
 			n1.kill()
-			for _, n := range []*node{n2, n3} {
-				n.fault(func(f *leasetest.Faults) { f.Cut = true })
-			}
+			cutFromAPI(n2, n3)
 			time.Sleep(400 * time.Millisecond) // until it is found dead
 			a.setBetween(vip.Dead, "n1")
 			time.Sleep(election - 400*time.Millisecond)
-			for _, n := range []*node{n2, n3} {
-				n.fault(func(f *leasetest.Faults) { f.Cut = false })
-			}
-			if took := waitServes(t, n2, "a", time.Minute); took > time.Second {
-				t.Errorf("%v into a period: taken over %v after the election, want a second at most", phase, took)
-			}
+			reconnectAPI(n2, n3)
+			check.Between(t, waitServes(t, n2, "a", time.Minute), 0, time.Second, "%v into a period: taken over after the election after", phase)
 		})
 	}
 }
@@ -149,12 +128,8 @@ func TestSuspect(t *testing.T) {
 		a.setBetween(vip.Suspect, "n1")
 		neverTwo(t, "a", n1, n2, n3)
 		time.Sleep(time.Minute)
-		if !n1.serves("a") {
-			t.Errorf("a node whose port is blocked lost its VIP\n%s", a.api)
-		}
-		if m := n2.NodeInfos()["n3"].Suspects; len(m) != 1 || m[0] != "n1" {
-			t.Errorf("n3 suspects %v, want n1", m)
-		}
+		check.Equal(t, serving("a", n1, n2, n3), "n1", "who serves, though its port is blocked\n%s", a.api)
+		check.Same(t, []string{"n1"}, n2.NodeInfos()["n3"].Suspects, "whom n3 suspects")
 	})
 }
 
@@ -163,31 +138,24 @@ func TestYields(t *testing.T) {
 	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		neverTwo(t, "a", n1, n2, n3)
 		n1.fault(func(f *leasetest.Faults) { f.Cut = true })
-		if took := waitServes(t, n2, "a", time.Minute); took > deadline-time.Second {
-			t.Errorf("taken over after %v, want less than the renew deadline", took)
-		}
+		check.Between(t, waitServes(t, n2, "a", time.Minute), 0, deadline-time.Second, "taken over, before the renew deadline, after")
 		n1.fault(func(f *leasetest.Faults) { f.Cut = false })
 		time.Sleep(20 * time.Second)
-		if n1.serves("a") || !n2.serves("a") {
-			t.Errorf("n1 serves %v, n2 serves %v; want n2\n%s", n1.serves("a"), n2.serves("a"), a.api)
-		}
+		check.Equal(t, serving("a", n1, n2), "n2", "who serves\n%s", a.api)
 	})
 }
 
 // What the log says holds: of a link that is down, a node that is cut off, and VIPs that are kept without the API server.
 func TestLogSaysWhatHolds(t *testing.T) {
 	info := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true}}}
-	if text := isolatedText(&info); !strings.Contains(text, "though its link is up") {
-		t.Error(text)
-	}
+	check.Contains(t, isolatedText(&info), "with its link up", "though its link is up")
 	info.Links[0].Up = false
 	if text := isolatedText(&info); !strings.HasPrefix(text, "the VIPs' link eth0 of this node is down") {
 		t.Error(text)
 	}
 	logOf := func(act func(a *network, n1, n2, n3 *node)) (text string) {
-		synctest.Test(t, func(t *testing.T) {
+		withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 			var b bytes.Buffer
-			a, s := newNetwork(), leasetest.NewServer()
 			a.log = slog.New(slog.NewTextHandler(&b, nil)) // nodes write one after the other
 			n1, n2, n3 := three(t, a, s)
 			act(a, n1, n2, n3)
@@ -198,9 +166,8 @@ func TestLogSaysWhatHolds(t *testing.T) {
 		return text
 	}
 	isolated := logOf(func(a *network, n1, n2, n3 *node) { a.setBetween(vip.Dead, "n1") })
-	if strings.Contains(isolated, "could not be renewed in time") || !strings.Contains(isolated, "the node lease is lost") {
-		t.Errorf("a node that is cut off from the LAN, and fenced:\n%s", isolated)
-	}
+	check.Lacks(t, isolated, "a node that is cut off from the LAN, and fenced", "could not be renewed in time")
+	check.Contains(t, isolated, "a node that is cut off from the LAN, and fenced", "the node lease is lost")
 	holding := logOf(func(a *network, n1, n2, n3 *node) { cutFromAPI(n1, n2, n3) })
 	if strings.Count(holding, "VIPs stay where they are") != 3 || strings.Contains(holding, "gives up its VIPs") {
 		t.Errorf("without the API server:\n%s", holding)

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
@@ -14,7 +13,7 @@ import (
 
 // A network is what heartbeats tell each node of the others, without delay.
 type network struct {
-	api        *leasetest.Server // of withThree
+	api        *leasetest.Server
 	mu         sync.Mutex
 	nodes      map[string]*node
 	heartbeats map[string]vip.Heartbeat
@@ -28,9 +27,9 @@ type network struct {
 	livenessOff  bool                 // nodes that join say on their node leases that they exchange no heartbeats
 }
 
-func newNetwork() *network {
+func newNetwork(s *leasetest.Server) *network {
 	return &network{
-		nodes: map[string]*node{}, heartbeats: map[string]vip.Heartbeat{},
+		api: s, nodes: map[string]*node{}, heartbeats: map[string]vip.Heartbeat{},
 		seen: map[[2]string]vip.PeerStatus{}, gateway: map[string]vip.Liveness{}, lost: map[string]bool{},
 		offUntil: map[string]time.Time{},
 	}
@@ -241,13 +240,17 @@ func moves(t *testing.T, a *network, s *leasetest.Server) (n2, n3 *node) {
 	return n2, n3
 }
 
+// withNetwork runs a test with a network, and its API server.
+func withNetwork(t *testing.T, test func(t *testing.T, a *network, s *leasetest.Server)) {
+	t.Helper()
+	withServer(t, func(t *testing.T, s *leasetest.Server) { test(t, newNetwork(s), s) })
+}
+
 // withThree runs a test with three.
 func withThree(t *testing.T, test func(t *testing.T, a *network, n1, n2, n3 *node)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		a := newNetwork()
-		a.api = leasetest.NewServer()
-		n1, n2, n3 := three(t, a, a.api)
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
+		n1, n2, n3 := three(t, a, s)
 		test(t, a, n1, n2, n3)
 	})
 }

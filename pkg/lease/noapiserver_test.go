@@ -2,7 +2,6 @@ package lease
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
@@ -14,9 +13,7 @@ import (
 func TestHoldsOn(t *testing.T) {
 	withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
 		before := a.api.Lease(tableKey).ResourceVersion
-		if a.gatewayAsked > 0 {
-			t.Error("the gateway was asked while all is well")
-		}
+		check.Equal(t, a.gatewayAsked, 0, "how often the gateway was asked while all is well")
 		cutFromAPI(n1, n2, n3)
 		for range 5 {
 			time.Sleep(time.Minute)
@@ -31,9 +28,7 @@ func TestHoldsOn(t *testing.T) {
 				t.Fatalf("n1 gave up when the API server came back\n%s", a.api)
 			}
 		}
-		if got := a.api.Lease(tableKey).ResourceVersion; got != before {
-			t.Errorf("the table was written\n%s", a.api)
-		}
+		check.Equal(t, a.api.Lease(tableKey).ResourceVersion, before, "the version of the table\n%s", a.api)
 	})
 }
 
@@ -46,32 +41,23 @@ func TestMinority(t *testing.T) {
 		a.setLiveness("n1", "n3", vip.Dead)
 		a.setLiveness("n3", "n1", vip.Dead)
 		time.Sleep(3 * time.Second)
-		for _, n := range []*node{n1, n2, n3} {
-			if n.serves("a") {
-				t.Errorf("%s serves alone", n.name)
-			}
-		}
+		check.Equal(t, serving("a", n1, n2, n3), "", "who serves alone")
 		reconnectAPI(n1, n2, n3)
 		a.setBetween(vip.Alive, "n1")
 		a.setBetween(vip.Alive, "n2")
 		a.setBetween(vip.Alive, "n3")
 		neverTwo(t, "a", n1, n2, n3)
 		time.Sleep(time.Minute)
-		if !n1.serves("a") && !n2.serves("a") {
-			t.Errorf("nobody serves when all is well again\n%s", a.api)
-		}
+		check.Equal(t, serving("a", n1, n2) != "", true, "somebody serves when all is well again\n%s", a.api)
 	})
 }
 
 // The owner dies while the API server is away: the others agree on who has its
 // VIP, and write it down when the API server is back.
 func TestMovesWithoutTheAPIServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 		n2, n3 := moves(t, a, s)
-		if w := n3.world(); w.Claims[lk("a")].Holder != "n2" {
-			t.Errorf("n3 takes %q for the owner", w.Claims[lk("a")].Holder)
-		}
+		check.Equal(t, n3.claim("a").Holder, "n2", "whom n3 takes for the owner")
 		reconnectAPI(n2, n3)
 		for range 10 {
 			time.Sleep(time.Second)
@@ -79,9 +65,7 @@ func TestMovesWithoutTheAPIServer(t *testing.T) {
 				t.Fatalf("n2 serves %v, n3 serves %v when the API server is back; want n2\n%s", n2.serves("a"), n3.serves("a"), s)
 			}
 		}
-		if got := ownerIn(t, s, "a"); got != "n2" {
-			t.Errorf("the table names %q, want n2\n%s", got, s)
-		}
+		check.Equal(t, ownerIn(t, s, "a"), "n2", "the owner in the table\n%s", s)
 	})
 }
 
@@ -107,9 +91,7 @@ func TestAPIServerBackForSome(t *testing.T) {
 			}
 			reconnectAPI(n1)
 			time.Sleep(20 * time.Second)
-			if got := a.api.Lease(tableKey).ResourceVersion; got != before {
-				t.Errorf("the table was written\n%s", a.api)
-			}
+			check.Equal(t, a.api.Lease(tableKey).ResourceVersion, before, "the version of the table\n%s", a.api)
 		})
 	}
 }
@@ -117,8 +99,7 @@ func TestAPIServerBackForSome(t *testing.T) {
 // A VIP was moved without the API server, and the node that had it comes back. The heir does not see what is written for a while: until it
 // has written its claim nobody else acquires the VIP, neither the new process nor a node that knows of no move.
 func TestMoveIsWrittenLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 		n2, n3 := moves(t, a, s)
 		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
 		reconnectAPI(n3)
@@ -128,14 +109,11 @@ func TestMoveIsWrittenLate(t *testing.T) {
 		n2.fault(func(f *leasetest.Faults) { f.Cut = false })
 		again.want("a")
 		time.Sleep(3 * time.Second)
-		if again.serves("a") || !n2.serves("a") {
-			t.Errorf("n1 serves %v, n2 serves %v before n2 sees what is written; want n2\n%s", again.serves("a"), n2.serves("a"), s)
-		}
+		check.Equal(t, serving("a", again, n2), "n2", "who serves before n2 sees what is written\n%s", s)
 		n2.fault(func(f *leasetest.Faults) { f.WatchCut = false })
 		time.Sleep(5 * time.Second)
-		if got := ownerIn(t, s, "a"); got != "n2" || !n2.serves("a") {
-			t.Errorf("the table names %q, n2 serves %v; want n2\n%s", got, n2.serves("a"), s)
-		}
+		check.Equal(t, ownerIn(t, s, "a"), "n2", "the owner in the table\n%s", s)
+		check.Equal(t, serving("a", n2), "n2", "who serves")
 	})
 }
 
@@ -159,8 +137,7 @@ func TestStartAwaitsHeartbeats(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, s := newNetwork(), leasetest.NewServer()
+			withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 				a.livenessOff = tt.off
 				n1, _, _ := three(t, a, s)
 				n1.kill()
@@ -170,9 +147,7 @@ func TestStartAwaitsHeartbeats(t *testing.T) {
 				again := a.join(t, s, "n1")
 				a.setLiveness("n1", "n2", tt.liveness)
 				again.want("a")
-				if took := waitServes(t, again, "a", 10*time.Second); took < tt.from || took > tt.to {
-					t.Errorf("serves after %v, want %v to %v", took, tt.from, tt.to)
-				}
+				check.Between(t, waitServes(t, again, "a", 10*time.Second), tt.from, tt.to, "serves after")
 			})
 		})
 	}
@@ -183,8 +158,7 @@ func TestStartAwaitsHeartbeats(t *testing.T) {
 func TestMovesOutliveRenewalsWithoutAnswer(t *testing.T) {
 	for phase := time.Duration(0); phase < period; phase += 400 * time.Millisecond {
 		t.Run(phase.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, s := newNetwork(), leasetest.NewServer()
+			withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 				n1, n2 := two(t, a, s)
 				time.Sleep(phase)
 				n3 := a.join(t, s, "n3")
@@ -211,16 +185,13 @@ func TestMovesOutliveRenewalsWithoutAnswer(t *testing.T) {
 // A node that was given a VIP without the API server, and is to hand it over when that is back (it stops, or its link is down), writes its successor in
 // the table, as soon as the claim that was moved is void.
 func TestMovedIsHandedOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
+	withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 		n2, n3 := moves(t, a, s)
 		n2.give("n3", "a")
 		neverTwo(t, "a", n2, n3)
 		reconnectAPI(n2, n3)
 		waitServes(t, n3, "a", 8*time.Second)
-		if h := n2.world().HandingOver[lk("a")]; !n3.serves("a") || h.Successor != "n3" {
-			t.Errorf("n3 serves %v, n2 is handing over to %q\n%s", n3.serves("a"), h.Successor, s)
-		}
+		check.Equal(t, n2.world().HandingOver[lk("a")].Successor, "n3", "to whom n2 hands over\n%s", s)
 		if c := n3.world().Claims[lk("a")]; c.PreviousHolder != "n2" || len(c.FormerHolders) != 2 || c.FormerHolders[0].Node != "n2" || c.FormerHolders[1].Node != "n1" {
 			t.Errorf("%+v", c)
 		}
@@ -255,9 +226,7 @@ func TestHeirDiesUnwritten(t *testing.T) {
 		n1.kill()
 		a.setBetween(vip.Dead, "n1")
 		time.Sleep(time.Second)
-		if !n2.serves("a") {
-			t.Fatal("n2 does not serve")
-		}
+		check.Equal(t, serving("a", n2), "n2", "who serves")
 		reconnectAPI(n3, n4)
 		time.Sleep(time.Second)
 		a.setBetween(vip.Dead, "n2")
@@ -265,9 +234,7 @@ func TestHeirDiesUnwritten(t *testing.T) {
 		n3.want("a")
 		n4.planFor("n3", "a")
 		n5.planFor("n3", "a")
-		if took := waitServes(t, n3, "a", 20*time.Second); took > 6*time.Second {
-			t.Errorf("n3 serves after %v\n%s", took, a.api.Trace(12))
-		}
+		check.Between(t, waitServes(t, n3, "a", 20*time.Second), 0, 6*time.Second, "n3 serves after\n%s", a.api.Trace(12))
 	})
 }
 
@@ -284,9 +251,7 @@ func TestMovedTwice(t *testing.T) {
 			n1.kill()
 			a.setBetween(vip.Dead, "n1")
 			time.Sleep(time.Second)
-			if !n2.serves("a") {
-				t.Fatal("n2 does not serve")
-			}
+			check.Equal(t, serving("a", n2), "n2", "who serves")
 			leaveTo3 := func(d time.Duration) {
 				for _, n := range []*node{n3, n4, n5} {
 					n.planFor("n3", "a")
@@ -298,25 +263,20 @@ func TestMovedTwice(t *testing.T) {
 				n2.kill()
 			}
 			leaveTo3(600 * time.Millisecond)
-			if !n3.serves("a") {
-				t.Fatalf("n3 has %+v", n3.world().Claims[lk("a")])
-			}
+			check.Equal(t, serving("a", n3), "n3", "who serves, by %+v", n3.world().Claims[lk("a")])
 			if comesBack { // before it has found out that it is the one that is cut off
 				for _, other := range []string{"n3", "n4", "n5"} {
 					a.setLiveness("n2", other, vip.Alive)
 					a.setLiveness(other, "n2", vip.Alive)
 				}
 				leaveTo3(200 * time.Millisecond)
-				if n2.serves("a") || !n3.serves("a") {
-					t.Errorf("n2 serves %v, n3 %v", n2.serves("a"), n3.serves("a"))
-				}
+				check.Equal(t, serving("a", n2, n3), "n3", "who serves once n2 is heard")
 			}
 			leaveTo3(5 * time.Second)
 			reconnectAPI(n3, n4, n5)
 			leaveTo3(5 * time.Second)
-			if got := ownerIn(t, a.api, "a"); got != "n3" || !n3.serves("a") {
-				t.Errorf("the table names %s, n3 serves %v", got, n3.serves("a"))
-			}
+			check.Equal(t, ownerIn(t, a.api, "a"), "n3", "the owner in the table")
+			check.Equal(t, serving("a", n3), "n3", "who serves")
 		})
 	}
 }
@@ -342,19 +302,13 @@ func TestGivenAwayBesideAMove(t *testing.T) {
 					return n3.quorum.Moving()
 				})
 				time.Sleep(returns * time.Millisecond)
-				if got := ownerIn(t, a.api, "a"); got != "n3" {
-					t.Fatalf("the table names %q", got)
-				}
+				check.Equal(t, ownerIn(t, a.api, "a"), "n3", "the owner in the table")
 				reconnectAPI(n3)
 				time.Sleep(2 * time.Second)
-				if !n2.serves("a") && !n3.serves("a") {
-					t.Error("nobody serves")
-				}
+				check.Equal(t, serving("a", n2, n3) != "", true, "somebody serves")
 				reconnectAPI(n2, n4)
 				time.Sleep(2 * time.Second)
-				if n2.serves("a") || !n3.serves("a") {
-					t.Errorf("n2 serves %v, n3 serves %v at last; want n3\n%s", n2.serves("a"), n3.serves("a"), a.api)
-				}
+				check.Equal(t, serving("a", n2, n3), "n3", "who serves at last\n%s", a.api)
 			})
 		})
 	}

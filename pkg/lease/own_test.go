@@ -3,9 +3,7 @@ package lease
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -40,24 +38,14 @@ func TestCutFromAPIServer(t *testing.T) {
 	withPair(t, func(t *testing.T, s *leasetest.Server, a, b *node) {
 		neverTwo(t, "a", a, b)
 		time.Sleep(4 * time.Second)
-		if served := cut(a, 40*time.Second); served > deadline || served < deadline-period-100*time.Millisecond {
-			t.Errorf("served for %v after the cut, want until the renew deadline (%v)", served, deadline)
-		}
-		if !b.serves("a") {
-			t.Errorf("n2 has not taken over\n%s", s)
-		}
+		check.Between(t, cut(a, 40*time.Second), deadline-period-100*time.Millisecond, deadline, "served after the cut, until the renew deadline, for")
+		check.Equal(t, serving("a", b), "n2", "who has taken over\n%s", s)
 		time.Sleep(20 * time.Second)
-		if a.serves("a") || !b.serves("a") {
-			t.Error("it moved back")
-		}
+		check.Equal(t, serving("a", a, b), "n2", "who serves later, as nothing moves back")
 		// Short of the deadline nothing happens at all.
-		if served := cut(b, 7*time.Second); served < 6900*time.Millisecond {
-			t.Errorf("a short cut made the owner give up after %v", served)
-		}
+		check.Between(t, cut(b, 7*time.Second), 6900*time.Millisecond, 7*time.Second, "served in a short cut for")
 		time.Sleep(20 * time.Second)
-		if !b.serves("a") {
-			t.Error("it moved after a short cut")
-		}
+		check.Equal(t, serving("a", b), "n2", "who serves after a short cut")
 	})
 }
 
@@ -71,12 +59,8 @@ func TestFencedWhileStopping(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		annotateLease(t, s, nodeKey("n1"), FencedAnnotation, "1")
 		<-a.done
-		if trace := s.Trace(20); strings.Contains(trace, "transitions 2") {
-			t.Errorf("another epoch was begun:\n%s", trace)
-		}
-		if got := s.String(); got != TableName+" n1\n" {
-			t.Errorf("left after the end:\n%s", got)
-		}
+		check.Lacks(t, s.Trace(20), "another epoch was begun", "transitions 2")
+		check.Equal(t, s.String(), TableName+" n1\n", "left after the end")
 	})
 }
 
@@ -85,29 +69,14 @@ func TestEditedByHand(t *testing.T) {
 	own := nodeKey("n1")
 	tests := []struct {
 		name   string
-		meddle func(s *leasetest.Server)
+		meddle func(l *coordinationv1.Lease) // nil: it is deleted
 	}{
-		{"node lease deleted", func(s *leasetest.Server) { s.Remove(own, "") }},
-		{"node lease blanked", func(s *leasetest.Server) {
-			x := s.Lease(own).DeepCopy()
-			x.Spec = coordinationv1.LeaseSpec{}
-			x.Annotations = nil
-			s.Put(x)
-		}},
-		{"node lease touched", func(s *leasetest.Server) {
-			x := s.Lease(own).DeepCopy()
-			x.Labels = map[string]string{"a": "b"}
-			s.Put(x)
-		}},
-		{"node lease taken by another program", func(s *leasetest.Server) {
-			x, who := s.Lease(own).DeepCopy(), "x"
-			x.Spec.HolderIdentity = &who
-			s.Put(x)
-		}},
-		{"garbage in every annotation", func(s *leasetest.Server) {
-			x := s.Lease(own).DeepCopy()
-			x.Annotations = map[string]string{FencedAnnotation: "x", NodeAnnotation: "{"}
-			s.Put(x)
+		{"deleted", nil},
+		{"blanked", func(l *coordinationv1.Lease) { l.Spec, l.Annotations = coordinationv1.LeaseSpec{}, nil }},
+		{"touched", func(l *coordinationv1.Lease) { l.Labels = map[string]string{"a": "b"} }},
+		{"taken by another program", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("x") }},
+		{"garbage in every annotation", func(l *coordinationv1.Lease) {
+			l.Annotations = map[string]string{FencedAnnotation: "x", NodeAnnotation: "{"}
 		}},
 	}
 	for _, tt := range tests {
@@ -118,7 +87,11 @@ func TestEditedByHand(t *testing.T) {
 				for _, n := range []*node{a, b} {
 					n.fault(func(f *leasetest.Faults) { f.Delay = 200 * time.Millisecond }) // of each request
 				}
-				tt.meddle(s)
+				if tt.meddle == nil {
+					check.OK(t, s.Remove(own, ""))
+				} else {
+					putLease(t, s, own, tt.meddle)
+				}
 				for range 600 {
 					time.Sleep(100 * time.Millisecond)
 					if !a.serves("a") {
@@ -145,9 +118,7 @@ func TestPaused(t *testing.T) {
 		a.mu.Lock()
 		a.lastStep = a.lastStep.Add(-3 * time.Second) // as after SIGSTOP
 		a.mu.Unlock()
-		if tenure := a.Tenure(); tenure.Confirmed {
-			t.Error("acts on its claims before they are confirmed")
-		}
+		check.Equal(t, a.Tenure().Confirmed, false, "acts on its claims before they are confirmed")
 		time.Sleep(stepPeriod + 50*time.Millisecond)
 		if tenure := a.Tenure(); !tenure.Confirmed || !tenure.Holds(time.Now()) {
 			t.Errorf("tenure %+v, want it confirmed again", tenure)
@@ -157,19 +128,14 @@ func TestPaused(t *testing.T) {
 
 // In a namespace that does not exist writes are tried again with pauses.
 func TestNoNamespace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		s.Refuse = func(l *coordinationv1.Lease) error {
 			return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, l.Namespace)
 		}
 		n := start(t, s, "n1")
 		time.Sleep(10 * time.Second)
-		if got := s.Writes(); got > 40 {
-			t.Errorf("%d writes in 10 s", got)
-		}
-		if n.Ready() == nil {
-			t.Error("ready without a node lease")
-		}
+		check.Between(t, s.Writes(), 0, 40, "writes in 10 s")
+		check.Equal(t, n.Ready() == nil, false, "ready without a node lease")
 	})
 }
 
@@ -229,9 +195,7 @@ func TestNextEpoch(t *testing.T) {
 		if tt.now.IsZero() {
 			tt.now = now
 		}
-		if got := nextEpoch(tt.known, tt.own, tt.over, tt.now); got != tt.want {
-			t.Errorf("%s: epoch %d, want %d", tt.name, got, tt.want)
-		}
+		check.Equal(t, nextEpoch(tt.known, tt.own, tt.over, tt.now), tt.want, "%s: epoch", tt.name)
 	}
 }
 
@@ -242,8 +206,7 @@ func TestRenewalMeetsADeletion(t *testing.T) {
 		lag   time.Duration
 		loses bool
 	}{{5 * time.Millisecond, false}, {300 * time.Millisecond, false}, {900 * time.Millisecond, false}, {1800 * time.Millisecond, true}} {
-		synctest.Test(t, func(t *testing.T) {
-			s := leasetest.NewServer()
+		withServer(t, func(t *testing.T, s *leasetest.Server) {
 			var info atomic.Int32 // it has something new to say at each deletion
 			n1, run := newNode(t, s, "n1", func(o *Options) {
 				o.Info = func() vip.NodeInfo { return vip.NodeInfo{Interface: fmt.Sprint("eth", info.Load())} }
@@ -257,9 +220,7 @@ func TestRenewalMeetsADeletion(t *testing.T) {
 				time.Sleep(5*time.Second + time.Duration(i)*period/20)
 				n1.want("a")
 				before, writes := n1.Tenure(), s.Writes()
-				if err := s.Remove(nodeKey("n1"), ""); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, s.Remove(nodeKey("n1"), ""))
 				info.Add(1)
 				time.Sleep(5 * time.Second)
 				after := n1.Tenure()
@@ -270,9 +231,7 @@ func TestRenewalMeetsADeletion(t *testing.T) {
 					t.Errorf("watch lag %v: it holds nothing, or only after %d writes", tt.lag, n)
 				}
 			}
-			if (lost > 0) != tt.loses {
-				t.Errorf("watch lag %v: %d of 20 deletions began a new epoch", tt.lag, lost)
-			}
+			check.Equal(t, lost > 0, tt.loses, "watch lag %v: a new epoch began, as it did with %d of 20 deletions", tt.lag, lost)
 		})
 	}
 }
@@ -285,9 +244,7 @@ func TestFencedAndDeletedAtOnce(t *testing.T) {
 		for range 20 {
 			before := n1.Tenure().Epoch
 			annotateLease(t, s, nodeKey("n1"), FencedAnnotation, strconv.FormatInt(before, 10))
-			if err := s.Remove(nodeKey("n1"), ""); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, s.Remove(nodeKey("n1"), ""))
 			time.Sleep(2*time.Second + 50*time.Millisecond)
 			if got := n1.Tenure().Epoch; got <= before {
 				t.Fatalf("epoch %d goes on as %d", before, got)
@@ -308,12 +265,8 @@ func TestOwnLeaseWrittenByAnother(t *testing.T) {
 			}
 			annotateLease(t, s, nodeKey("n1"), "another", fmt.Sprint(i))
 		}
-		if !n1.Tenure().Holds(time.Now()) {
-			t.Error("the tenure does not hold")
-		}
-		if renewals > 50 {
-			t.Errorf("%d renewals in ten seconds", renewals)
-		}
+		check.Equal(t, n1.Tenure().Holds(time.Now()), true, "the tenure holds")
+		check.Between(t, renewals, 0, 50, "renewals in ten seconds")
 	})
 }
 
@@ -334,16 +287,12 @@ func TestFencedUnplaced(t *testing.T) {
 			t.Errorf("the claim is %+v\n%s", c, s.Trace(8))
 		}
 		time.Sleep(2 * leaseDuration)
-		if s.Lease(nodeKey("n1")) != nil {
-			t.Errorf("it is fenced again\n%s", s.Trace(8))
-		}
+		check.Equal(t, s.Lease(nodeKey("n1")), nil, "its node lease, as it is not fenced again\n%s", s.Trace(8))
 		n2.want("a")
 		time.Sleep(time.Second)
 		n2.mu.Lock()
 		defer n2.mu.Unlock()
-		if n2.peers["n1"] != nil {
-			t.Error("it is not forgotten")
-		}
+		check.Equal(t, n2.peers["n1"] != nil, false, "it is not forgotten")
 	})
 }
 
@@ -371,8 +320,7 @@ func TestFencedAndForgotten(t *testing.T) {
 	for _, tt := range tests {
 		for _, heartbeats := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, with heartbeats: %v", tt.name, heartbeats), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s, a := leasetest.NewServer(), newNetwork()
+				withNetwork(t, func(t *testing.T, a *network, s *leasetest.Server) {
 					begin := func(name string) *node {
 						if heartbeats {
 							return a.join(t, s, name)
@@ -404,42 +352,29 @@ func TestFencedAndForgotten(t *testing.T) {
 					time.Sleep(8 * time.Second)
 					n1.mend()
 					time.Sleep(10 * time.Second)
-					if !n2.serves("a") || n1.serves("a") {
-						t.Errorf("n1 serves %v, n2 serves %v\n%s", n1.serves("a"), n2.serves("a"), s.Trace(20))
-					}
+					check.Equal(t, serving("a", n1, n2), "n2", "who serves\n%s", s.Trace(20))
 				})
 			})
 		}
 	}
 }
 
-// restartsSeenBy is how many restarts of n1 a node knows of: by its node lease, or its own.
-func (n *node) restartsSeenBy(t *testing.T) int {
-	t.Helper()
-	all := n.world().Members
-	i := slices.IndexFunc(all, func(m vip.Member) bool { return m.Name == "n1" })
-	if i < 0 {
-		t.Fatalf("%s does not know n1", n.name)
-	}
-	return len(all[i].Info.Restarts)
-}
-
 // A node that is killed and started again says so on its node lease, for a while; one that is
 // stopped in good order does not.
 func TestRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(time.Second)
 		expect := func(when string, want int) {
 			t.Helper()
-			if self, other := a.restartsSeenBy(t), b.restartsSeenBy(t); self != want || other != want {
-				t.Errorf("%s: %d restarts by its own count, %d by the other's; want %d", when, self, other, want)
+			for _, by := range []*node{a, b} {
+				m := by.member("n1")
+				check.Equal(t, m.Name, "n1", "%s: whom %s knows", when, by.name)
+				check.Equal(t, len(m.Info.Restarts), want, "%s: restarts by the count of %s", when, by.name)
 			}
 		}
 		expect("first start", 0)
-		a.stop()
-		<-a.done
+		a.end()
 		a = start(t, s, "n1")
 		time.Sleep(time.Second)
 		expect("stopped in good order", 0)
@@ -481,22 +416,16 @@ func TestFlappingLink(t *testing.T) {
 		}
 		set(true)
 		time.Sleep(50 * time.Millisecond)
-		if !published() {
-			t.Error("a link that has come is not told at once")
-		}
+		check.Equal(t, published(), true, "a link that has come is told at once")
 		before := s.Writes()
 		for i := range 200 {
 			set(i%2 == 0)
 			time.Sleep(50 * time.Millisecond)
 		}
-		if got := s.Writes() - before; got > 30 {
-			t.Errorf("%d writes in 10 s, want 30 at most", got)
-		}
+		check.Between(t, s.Writes()-before, 0, 30, "writes in 10 s")
 		set(true)
 		time.Sleep(time.Second)
-		if !published() {
-			t.Error("the last state is not told a second later")
-		}
+		check.Equal(t, published(), true, "the last state is told a second later")
 	})
 }
 
@@ -530,9 +459,7 @@ func TestRenewalOverABrokenConnection(t *testing.T) {
 		last = renewed()
 		time.Sleep(time.Until(last.Add(period)) + leasetest.NoFaults.Delay*3/2)
 		n1.mend()
-		if took := check.True(t, time.Second, "it is renewed again", func() bool { return renewed().After(last) }); took > 300*time.Millisecond {
-			t.Errorf("it was sent again after %v", took)
-		}
+		check.Between(t, check.True(t, time.Second, "it is renewed again", func() bool { return renewed().After(last) }), 0, 300*time.Millisecond, "sent again after")
 	})
 }
 

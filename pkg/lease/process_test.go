@@ -40,6 +40,15 @@ func startProcess(t *testing.T, s *leasetest.Server, id, host string) *hostProce
 	return p
 }
 
+// startFirst starts the first process on the host a, which plans the unit x for itself.
+func startFirst(t *testing.T, s *leasetest.Server) *hostProcess {
+	t.Helper()
+	a := startProcess(t, s, "aaaaaaaaaa", "a")
+	a.begins(t, time.Second)
+	a.want("x")
+	return a
+}
+
 // begins waits until the process is done with AwaitName, and returns how long that took.
 func (p *hostProcess) begins(t *testing.T, within time.Duration) time.Duration {
 	t.Helper()
@@ -56,11 +65,8 @@ func (p *hostProcess) begins(t *testing.T, within time.Duration) time.Duration {
 // Of two hosts with one name the first works and is not disturbed, however often the second is started. That ends, and
 // says who the first is. When the first is gone for a lease duration the second begins.
 func TestClonedHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		a := startProcess(t, s, "aaaaaaaaaa", "a")
-		a.begins(t, time.Second)
-		a.want("x")
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
+		a := startFirst(t, s)
 		time.Sleep(5 * time.Second)
 		other := start(t, s, "n2")
 		for range 10 {
@@ -77,9 +83,7 @@ func TestClonedHost(t *testing.T) {
 		a.kill()
 		b := startProcess(t, s, "bbbbbbbbbb", "b")
 		b.begins(t, time.Minute)
-		if took := time.Since(killed); took < leaseDuration-period-time.Second || took > leaseDuration+time.Second {
-			t.Errorf("the second one began after %v, want %v", took, leaseDuration)
-		}
+		check.Between(t, time.Since(killed), leaseDuration-period-time.Second, leaseDuration+time.Second, "the second one began after")
 	})
 }
 
@@ -102,10 +106,8 @@ func (p *hostProcess) endsNaming(t *testing.T, who string) {
 // While the API server can't be reached nobody can renew: a process that looks for its name goes on, and takes that for
 // no silence of the one that has it.
 func TestNameWithoutAPIServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		a := startProcess(t, s, "aaaaaaaaaa", "a")
-		a.begins(t, time.Second)
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
+		a := startFirst(t, s)
 		time.Sleep(5 * time.Second)
 		b := startProcess(t, s, "bbbbbbbbbb", "b")
 		time.Sleep(time.Second)
@@ -149,11 +151,8 @@ func TestStartedAgain(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := leasetest.NewServer()
-				a := startProcess(t, s, "aaaaaaaaaa", "a")
-				a.begins(t, time.Second)
-				a.want("x")
+			withServer(t, func(t *testing.T, s *leasetest.Server) {
+				a := startFirst(t, s)
 				if tt.others {
 					start(t, s, "n2")
 				}
@@ -183,11 +182,8 @@ func TestStartedAgain(t *testing.T) {
 // A process that was cut off for so long that another host took its name gives up, and ends
 // with words that say who that is, without releasing what the other holds.
 func TestNameTaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		a := startProcess(t, s, "aaaaaaaaaa", "a")
-		a.begins(t, time.Second)
-		a.want("x")
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
+		a := startFirst(t, s)
 		time.Sleep(5 * time.Second)
 		a.fault(func(f *leasetest.Faults) { f.Cut = true })
 		b := startProcess(t, s, "bbbbbbbbbb", "b")
@@ -205,16 +201,13 @@ func TestNameTaken(t *testing.T) {
 			t.Error("the first one goes on")
 		}
 		time.Sleep(5 * time.Second)
-		if !b.serves("x") {
-			t.Errorf("the second one does not serve\n%s", s)
-		}
+		check.Equal(t, b.serves("x"), true, "the second one serves\n%s", s)
 	})
 }
 
 // A process that was killed while its first renewal was under way, which the next one of its host finds only after its own name was free, has ended: the next one works.
 func TestKilledDuringTheFirstRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		first := startProcess(t, s, "p0p0p0p0", "a")
 		first.begins(t, time.Second)
 		first.want("x")
@@ -238,9 +231,7 @@ func TestKilledDuringTheFirstRenewal(t *testing.T) {
 		case err := <-ended:
 			t.Errorf("it ends: %v", err)
 		default:
-			if !next.serves("x") {
-				t.Errorf("it has not what the one before had\n%s", s.Trace(10))
-			}
+			check.Equal(t, next.serves("x"), true, "it has what the one before had\n%s", s.Trace(10))
 		}
 	})
 }
@@ -266,8 +257,7 @@ func TestEpochAfterQuickRestart(t *testing.T) {
 				}
 				last = a.Tenure().Epoch
 				stopped := time.Now()
-				a.stop()
-				<-a.done
+				a.end()
 				if s.Lease(k) != nil || time.Since(stopped) > 3*time.Second {
 					t.Errorf("after %v the node lease is %v", time.Since(stopped), s.Lease(k))
 				}

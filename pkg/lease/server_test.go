@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -131,20 +132,22 @@ func (n *node) plan() {
 	n.Put(owners)
 }
 
+// withServer runs a test with an API server, by a clock of its own.
+func withServer(t *testing.T, test func(t *testing.T, s *leasetest.Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, leasetest.NewServer()) })
+}
+
 // withOne runs a test with one node, n1.
 func withOne(t *testing.T, test func(t *testing.T, s *leasetest.Server, n1 *node)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		test(t, s, start(t, s, "n1"))
-	})
+	withServer(t, func(t *testing.T, s *leasetest.Server) { test(t, s, start(t, s, "n1")) })
 }
 
 // withPair runs a test with pair.
 func withPair(t *testing.T, test func(t *testing.T, s *leasetest.Server, n1, n2 *node)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		n1, n2 := pair(t, s)
 		test(t, s, n1, n2)
 	})
@@ -153,7 +156,12 @@ func withPair(t *testing.T, test func(t *testing.T, s *leasetest.Server, n1, n2 
 // kill ends the process without a word.
 func (n *node) kill() {
 	n.ended.Store(true)
-	n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
+	cutFromAPI(n)
+	n.end()
+}
+
+// end stops the process, and waits until it has ended.
+func (n *node) end() {
 	n.stop()
 	<-n.done
 }
@@ -271,6 +279,17 @@ func (n *node) serves(unit string) bool {
 	return c.Valid && c.Holder == n.name && w.Tenure.Holds(w.Now) && w.Tenure.Confirmed
 }
 
+// serving names those of the nodes that may announce the unit at this moment.
+func serving(unit string, nodes ...*node) string {
+	var who []string
+	for _, n := range nodes {
+		if n.serves(unit) {
+			who = append(who, n.name)
+		}
+	}
+	return strings.Join(who, " ")
+}
+
 // waitServes waits until the node serves, and returns how long that took.
 func waitServes(t *testing.T, n *node, unit string, limit time.Duration) time.Duration {
 	t.Helper()
@@ -299,19 +318,15 @@ func neverTwo(t *testing.T, unit string, nodes ...*node) {
 	go func() {
 		defer close(done)
 		for again := false; t.Context().Err() == nil; {
-			var who []string
-			for _, n := range nodes {
-				if n.serves(unit) {
-					who = append(who, n.name)
-				}
-			}
-			if len(who) > 1 && !again { // one was asked before what it did at this very moment, maybe, and the other after
+			who := serving(unit, nodes...)
+			two := strings.Contains(who, " ")
+			if two && !again { // one was asked before what it did at this very moment, maybe, and the other after
 				again = true
 				time.Sleep(2 * leasetest.NoFaults.Lag)
 				continue
 			}
-			if again = false; len(who) > 1 {
-				t.Errorf("%s may be announced by %v at once at %s\n%s", unit, who, time.Now().Format("04:05.000"),
+			if again = false; two {
+				t.Errorf("%s may be announced by %s at once at %s\n%s", unit, who, time.Now().Format("04:05.000"),
 					nodes[0].way.Trace(12))
 				return
 			}

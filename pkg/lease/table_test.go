@@ -61,9 +61,7 @@ n2@9 number=3 since=2026-11-28T06:01:00.000000Z
 nobody number=4 since=2026-11-28T07:00:00.001000Z moves=1 before=n1@1795849200
   default/kubevip-c
 `
-	if got := table.text(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	check.Same(t, want, table.text(), "the text")
 	read := check.Value(parseTable(table.lease(nil, "kube-system", "n1", began)))(t)
 	if d := cmp.Diff(table, read, cmp.AllowUnexported(Table{}), cmpopts.EquateApproxTime(time.Second)); d != "" {
 		t.Errorf("read again -want +got:\n%s", d)
@@ -102,9 +100,7 @@ func TestTableWith(t *testing.T) {
 		table := newTable(5, map[vip.Key]Entry{lk("a"): tt.before, lk("b"): had})
 		tt.change.unit = lk("a")
 		next := table.with([]change{tt.change}, now)
-		if d := cmp.Diff(tt.want, next.Units[lk("a")]); d != "" {
-			t.Errorf("%s -want +got:\n%s", tt.name, d)
-		}
+		check.Same(t, tt.want, next.Units[lk("a")], "%s", tt.name)
 		if d := cmp.Diff(had, next.Units[lk("b")]); d != "" || next.Number != 6 || !cmp.Equal(table.Units[lk("a")], tt.before) {
 			t.Errorf("%s: number %d, and the others change, or the table before: %s", tt.name, next.Number, d)
 		}
@@ -122,9 +118,7 @@ func TestTableDigest(t *testing.T) {
 		return newTable(number, map[vip.Key]Entry{lk(unit): e, lk("z"): {Owner: "n9"}}).digest
 	}
 	one := of(1, "n1", 1, "a")
-	if of(2, "n1", 1, "a") != one {
-		t.Error("the number counts")
-	}
+	check.Equal(t, of(2, "n1", 1, "a"), one, "the digest with another number")
 	if of(1, "n2", 1, "a") == one || of(1, "n1", 2, "a") == one || of(1, "n1", 1, "b") == one || newTable(1, nil).digest == one {
 		t.Error("tables of other owners have the same digest")
 	}
@@ -147,9 +141,7 @@ func TestFormerHolders(t *testing.T) {
 		{"no more than eight", "n1", strings.Join(long, ","), "n1@100," + strings.Join(long[:7], ",")},
 	} {
 		got := formerHoldersText(addFormerHolder(parseFormerHolders(tt.before), tt.holder, now))
-		if got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
+		check.Equal(t, got, tt.want, "%s", tt.name)
 	}
 }
 
@@ -212,16 +204,12 @@ func TestLargeTable(t *testing.T) {
 	moved := vip.Key{Namespace: "ns-0", Name: "kubevip-service-0000"}
 	table = table.with([]change{{unit: moved, owner: "n5", epoch: 216500001, cause: "it is drained"}}, began.Add(time.Hour))
 	text := table.text()
-	if len(text) > 256<<10-10<<10 {
-		t.Errorf("%d bytes", len(text))
-	}
+	check.Between(t, len(text), 0, 256<<10-10<<10, "bytes")
 	read := check.Value(parseTable(table.lease(nil, "kube-system", "n1", began)))(t)
 	if read.digest != table.digest || len(read.Units) != 5000 {
 		t.Errorf("%d units are read, digests %x and %x", len(read.Units), read.digest, table.digest)
 	}
-	if d := cmp.Diff(table.Units[moved], read.Units[moved]); d != "" {
-		t.Errorf("what changed last -want +got:\n%s", d)
-	}
+	check.Same(t, table.Units[moved], read.Units[moved], "what changed last")
 	for k, e := range read.Units {
 		if e.Number <= 0 || e.Number > table.Number {
 			t.Fatalf("%s has number %d of %d", k, e.Number, table.Number)
@@ -279,9 +267,7 @@ func FuzzParseTable(f *testing.F) {
 		if d := cmp.Diff(table.Units, again.Units, cmpopts.EquateApproxTime(time.Microsecond)); d != "" && len(text) < maxTable/2 {
 			t.Errorf("-want +got:\n%s", d)
 		}
-		if again.digest != table.digest {
-			t.Error("another digest")
-		}
+		check.Equal(t, again.digest, table.digest, "the digest of what is written again")
 	})
 }
 
@@ -301,9 +287,7 @@ func TestMovesText(t *testing.T) {
   default/kubevip-b
 `
 	written := table.lease(nil, "kube-system", "n1", began)
-	if got := written.Annotations[MovesAnnotation]; got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	check.Same(t, want, written.Annotations[MovesAnnotation], "the text")
 	moves, ok := Moves([]*coordinationv1.Lease{written}, "kube-system")
 	slices.Reverse(moves)
 	if got := movesText(moves); got != want || !ok || *moves[0].Outage != time.Second || moves[1].Outage != nil {
@@ -313,9 +297,7 @@ func TestMovesText(t *testing.T) {
 		t.Error("a table of another namespace counts")
 	}
 	for _, text := range []string{"", "x\n  default/a\n", "2026-11-28T06:01:00Z to=n1\ndefault/a\n", "\n\n"} {
-		if got := parseMoves(text); len(got) > 0 {
-			t.Errorf("%q is read as %v", text, got)
-		}
+		check.Equal(t, len(parseMoves(text)), 0, "moves in %q", text)
 	}
 }
 
@@ -374,9 +356,7 @@ func TestMovesAreBounded(t *testing.T) {
 		all = append(all, change{unit: vip.Key{Namespace: "shop", Name: fmt.Sprint("kubevip-web-", i)}, owner: "n1", epoch: 1})
 	}
 	table := newTable(0, nil).with(append(all, change{unit: lk("quiet"), owner: "n1"}), began)
-	if n := len(parseMoves(table.moves)); n != 2001 {
-		t.Errorf("%d moves, want one of each Service", n)
-	}
+	check.Equal(t, len(parseMoves(table.moves)), 2001, "moves, one of each Service")
 	moves := table.moves
 	table = newTable(1, nil)
 	table.moves = moves

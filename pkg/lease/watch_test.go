@@ -22,12 +22,8 @@ func TestStuckWatchBeginsAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		n1.give("n2", "a")
 		time.Sleep(100 * time.Millisecond)
-		if !n2.serves("a") {
-			t.Errorf("n2 does not serve; n1 knows of %v\n%s", n1.world().Members, s)
-		}
-		if got := n1.way.Begun(); got != 1 {
-			t.Errorf("the watches have begun again %d times", got)
-		}
+		check.Equal(t, serving("a", n2), "n2", "who serves; n1 knows of %v\n%s", n1.world().Members, s)
+		check.Equal(t, n1.way.Begun(), 1, "how often the watches have begun again")
 	})
 }
 
@@ -38,9 +34,7 @@ func TestStuckWatchBeginsAgainLessOften(t *testing.T) {
 			t.Helper()
 			before := n1.way.Begun()
 			time.Sleep(within)
-			if got := n1.way.Begun() - before; got < min || got > max {
-				t.Errorf("within %v the watches have begun again %d times, want %d to %d", within, got, min, max)
-			}
+			check.Between(t, n1.way.Begun()-before, min, max, "within %v the watches have begun again", within)
 		}
 		begins(time.Minute, 0, 0)
 		n1.fault(func(f *leasetest.Faults) { f.WatchCut = true })
@@ -57,8 +51,7 @@ func TestStuckWatchBeginsAgainLessOften(t *testing.T) {
 
 // Nodes that renew at the same moments, and whose watches are all stuck, begin them again at different moments.
 func TestStuckWatchesBeginAgainOneByOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		nodes := []*node{start(t, s, "n1"), start(t, s, "n2")}
 		time.Sleep(5 * time.Second)
 		for _, n := range nodes {
@@ -96,9 +89,7 @@ func TestSlowWatchGoesOn(t *testing.T) {
 					n1.mend()
 					time.Sleep(7 * time.Second)
 				}
-				if got := n1.way.Begun(); got != 0 {
-					t.Errorf("the watches have begun again %d times", got)
-				}
+				check.Equal(t, n1.way.Begun(), 0, "how often the watches have begun again")
 			})
 		})
 	}
@@ -120,13 +111,9 @@ func TestLateWatchGoesOn(t *testing.T) {
 			}
 		}
 		renew(1, 200, func(i int) int { return max(i/2, i-6) }) // it grows late
-		if got := n1.way.Begun(); got != 0 {
-			t.Errorf("the watches have begun again %d times", got)
-		}
+		check.Equal(t, n1.way.Begun(), 0, "how often the watches have begun again")
 		renew(200, 210, func(int) int { return 193 })
-		if got := n1.way.Begun(); got != 1 {
-			t.Errorf("the watches have begun again %d times, want once", got)
-		}
+		check.Equal(t, n1.way.Begun(), 1, "how often the watches have begun again")
 	})
 }
 
@@ -143,17 +130,14 @@ func TestWatchIsBackAfterTheAPIServer(t *testing.T) {
 		time.Sleep(4500 * time.Millisecond)
 		n1.fault(func(f *leasetest.Faults) { f.WatchCut = false })
 		time.Sleep(time.Minute)
-		if got := n1.way.Begun(); got != 0 {
-			t.Errorf("the watches have begun again %d times", got)
-		}
+		check.Equal(t, n1.way.Begun(), 0, "how often the watches have begun again")
 	})
 }
 
 // What the table said that a node has written just before etcd was restored from an earlier backup, so that nobody else
 // knows of it, and its watch has never shown it: one has it in the end.
 func TestLostWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		n1, n2 := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(10 * time.Second)
 		restore := s.Snapshot()
@@ -176,9 +160,7 @@ func TestLostWrite(t *testing.T) {
 				both += 20 * time.Millisecond
 			}
 		}
-		if both > period+time.Second {
-			t.Errorf("two serve for %v", both)
-		}
+		check.Between(t, both, 0, period+time.Second, "two serve for")
 		if owner := ownerIn(t, s, "a"); owner == "" || n1.serves("a") != (owner == "n1") || n2.serves("a") != (owner == "n2") {
 			t.Errorf("it is %q's, n1 serves %v, n2 serves %v\n%s", owner, n1.serves("a"), n2.serves("a"), s)
 		}
@@ -202,9 +184,7 @@ func TestRestoredAtTheBeginning(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		n1.want("a")
 		time.Sleep(time.Second)
-		if !n1.serves("a") {
-			t.Errorf("n1 does not serve\n%s", s)
-		}
+		check.Equal(t, serving("a", n1), "n1", "who serves\n%s", s)
 	})
 }
 
@@ -227,9 +207,7 @@ func TestRestoredWhileAWatchGoesOn(t *testing.T) {
 		time.Sleep(time.Second)
 		others(t, s, 500)
 		time.Sleep(30 * time.Second)
-		if !n2.serves("a") || n1.serves("a") {
-			t.Fatal("n2 does not serve, or n1 does")
-		}
+		check.Equal(t, serving("a", n1, n2), "n2", "who serves before")
 		n2.fault(func(f *leasetest.Faults) { f.WatchesOn = true })
 		restore()
 		before := s.Writes()
@@ -238,20 +216,15 @@ func TestRestoredWhileAWatchGoesOn(t *testing.T) {
 				t.Fatalf("n1 serves %v, n2 %v, want n2 to, as the table said last\n%s", n1.serves("a"), n2.serves("a"), s.Trace(5))
 			}
 		}
-		if n := s.Writes() - before; n > 65 {
-			t.Errorf("%d writes in a minute, want 30 renewals of each node, and the table", n)
-		}
-		if got := ownerIn(t, s, "a"); got != "n2" {
-			t.Errorf("the table says that it is %s's", got)
-		}
+		check.Between(t, s.Writes()-before, 0, 65, "writes in a minute, of which 30 of each node are renewals")
+		check.Equal(t, ownerIn(t, s, "a"), "n2", "the owner in the table")
 	})
 }
 
 // A node whose watch is stuck when etcd is restored renews its lease no more often than before, and begins the epoch that it
 // finds it must.
 func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		n2 := start(t, s, "n2")
 		time.Sleep(5 * time.Second)
 		restore := s.Snapshot()
@@ -262,9 +235,7 @@ func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
 		annotateLease(t, s, nodeKey("n2"), FencedAnnotation, "1")
 		before := s.Writes()
 		time.Sleep(20 * time.Second)
-		if n := s.Writes() - before; n > 14 {
-			t.Errorf("%d writes in 20 s, want 10 renewals", n)
-		}
+		check.Between(t, s.Writes()-before, 0, 14, "writes in 20 s, of which 10 are renewals")
 		if epoch := n2.Tenure().Epoch; epoch != transitions(s.Lease(nodeKey("n2"))) || epoch == 1 {
 			t.Errorf("it acts in epoch %d", epoch)
 		}
@@ -272,9 +243,7 @@ func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
 		time.Sleep(time.Second)
 		n2.want("a")
 		time.Sleep(time.Second)
-		if !n2.serves("a") {
-			t.Error("it does not serve in the end")
-		}
+		check.Equal(t, serving("a", n2), "n2", "who serves in the end")
 	})
 }
 
@@ -284,16 +253,11 @@ func TestRenewalsOverwrittenAtOnce(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		var last time.Time
 		for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(time.Millisecond) {
-			if x := s.Lease(nodeKey("n1")).DeepCopy(); !renewTime(x).Equal(last) {
-				last = renewTime(x)
-				annotate(x, "another", last.String())
-				if _, err := s.Put(x); err != nil {
-					t.Fatal(err)
-				}
+			if at := renewTime(s.Lease(nodeKey("n1"))); !at.Equal(last) {
+				last = at
+				annotateLease(t, s, nodeKey("n1"), "another", at.String())
 			}
 		}
-		if got := n1.way.Begun(); got != 0 {
-			t.Errorf("the watches have begun again %d times", got)
-		}
+		check.Equal(t, n1.way.Begun(), 0, "how often the watches have begun again")
 	})
 }

@@ -65,12 +65,30 @@ func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
 	}
 }
 
+// Between fails the test if got is less than least, or more than most.
+func Between[T ~int | ~int64 | ~float64](t testing.TB, got, least, most T, what string, args ...any) {
+	t.Helper()
+	if got < least || got > most {
+		t.Errorf("%s: got %v, want %v to %v", fmt.Sprintf(what, args...), got, least, most)
+	}
+}
+
 // Contains fails the test unless text has each of the parts.
 func Contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+}
+
+// Lacks fails the test if a text contains one of the parts.
+func Lacks(t testing.TB, text, what string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if strings.Contains(text, p) {
+			t.Errorf("%s: there is %q in\n%s", what, p, text)
 		}
 	}
 }
