@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
@@ -31,18 +30,12 @@ func TestMessages(t *testing.T) {
 		if got.State != stateBound || got.Lease.Addr != h.Requested || got.Lease.Bits != 24 || got.Lease.Server != "10.0.0.1" {
 			t.Fatalf("%+v", got)
 		}
-		if left := time.Until(got.Lease.Renews); left != 30*time.Minute {
-			t.Errorf("renews in %v, want half of the lease", left)
-		}
+		check.Equal(t, time.Until(got.Lease.Renews), 30*time.Minute, "renews, at half of the lease, in")
 		after(c, 31*time.Minute)
 		messages := w.messages()
-		if diff := cmp.Diff([]string{"DISCOVER", "REQUEST", "REQUEST"}, w.kinds()); diff != "" {
-			t.Fatal(diff)
-		}
+		check.Same(t, []string{"DISCOVER", "REQUEST", "REQUEST"}, w.kinds(), "sent")
 		discover, _ := dhcpv4.FromBytes(messages[0].b)
-		if got := discover.GetOneOption(dhcpv4.OptionClientIdentifier); string(got) != "host" {
-			t.Errorf("client identifier %x", got)
-		}
+		check.Equal(t, string(discover.GetOneOption(dhcpv4.OptionClientIdentifier)), "host", "client identifier")
 		if discover.HostName() != "host" || !discover.IsBroadcast() || discover.RequestedIPAddress().String() != "10.0.0.50" || discover.ServerIdentifier() != nil {
 			t.Errorf("DISCOVER: %s", discover.Summary())
 		}
@@ -74,27 +67,19 @@ func TestInitReboot(t *testing.T) {
 		})
 	}
 	run(time.Hour, nil, func(c *Clients, w *fakeServer, got vip.DHCPState) {
-		if got.State != stateInitReboot || got.Lease.Addr != recorded.Addr {
-			t.Errorf("at once: %+v", got)
-		}
+		check.Equal(t, brief(got), "init-reboot 10.0.0.50", "at once")
 		m, _ := dhcpv4.FromBytes(w.messages()[0].b)
 		if m.ServerIdentifier() != nil || !m.ClientIPAddr.IsUnspecified() || m.RequestedIPAddress().String() != "10.0.0.50" {
 			t.Errorf("INIT-REBOOT: %s", m.Summary())
 		}
-		if got := after(c, time.Minute); got.State != stateRebinding || got.Lease.Addr != recorded.Addr {
-			t.Errorf("no server: %+v", got)
-		}
+		check.Equal(t, brief(after(c, time.Minute)), "rebinding 10.0.0.50", "no server")
 		if got := after(c, time.Hour); got.Lease.Addr.IsValid() || !got.Lost {
 			t.Errorf("after its end: %+v", got)
 		}
 	})
 	run(-time.Hour, nil, func(c *Clients, _ *fakeServer, got vip.DHCPState) {
-		if got.State != stateInitReboot || got.Lease.Addr.IsValid() {
-			t.Errorf("over, at once: %+v", got)
-		}
-		if got := after(c, time.Minute); got.State != stateSelecting || !got.Lost {
-			t.Errorf("over, no server: %+v", got)
-		}
+		check.Equal(t, brief(got), "init-reboot", "over, at once")
+		check.Equal(t, brief(after(c, time.Minute)), "selecting lost", "over, no server")
 	})
 	nak := func(b []byte, _ *PacketAddr) [][]byte {
 		if kind(b) != "REQUEST" {
@@ -135,9 +120,7 @@ func TestRecordedServer(t *testing.T) {
 					t.Errorf("server %q: %s sent from %s to %s", server, kind(m.b), m.to.Src, m.to.Dst)
 				}
 			}
-			if slices.Contains(w.kinds(), "RELEASE") != told {
-				t.Errorf("server %q: sent %v", server, w.kinds())
-			}
+			check.Equal(t, slices.Contains(w.kinds(), "RELEASE"), told, "server %q: told, by %v", server, w.kinds())
 		})
 	}
 	if _, err := (conn4{}).WriteTo(nil, &PacketAddr{Src: unspecified4, Dst: netip.MustParseAddr("2001:db8::1")}); err == nil {
@@ -151,15 +134,11 @@ func ignored(t *testing.T, r vip.DHCPRequest, answer, honest func([]byte, *Packe
 	bubble(t, 0, w, func(c *Clients) {
 		put(c, r)
 		got := after(c, time.Minute)
-		if problem = got.Problem; got.Lease.Addr.IsValid() {
-			t.Errorf("leased %s", got.Lease.Addr)
-		}
-		w.mu.Lock()
-		w.answer = honest
-		w.mu.Unlock()
-		if got := after(c, 2*time.Minute); got.State != stateBound || got.Problem != "" {
-			t.Errorf("with an honest server: %+v", got)
-		}
+		problem = got.Problem
+		check.Equal(t, got.Lease.Addr, netip.Addr{}, "leased")
+		w.setAnswer(honest)
+		got = after(c, 2*time.Minute)
+		check.Equal(t, got.State+got.Problem, stateBound, "with an honest server")
 	})
 	return problem
 }
@@ -205,9 +184,8 @@ func TestInvalidAnswers4(t *testing.T) {
 	}
 	for name, x := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := ignored(t, request4, x.answer, honest4("10.0.0.50", 3600)); !strings.Contains(got, x.problem) || !strings.Contains(got, "mv") {
-				t.Errorf("problem %q, want %q", got, x.problem)
-			}
+			got := ignored(t, request4, x.answer, honest4("10.0.0.50", 3600))
+			check.Contains(t, got, "the problem", x.problem, "mv")
 		})
 	}
 }
@@ -256,9 +234,7 @@ func TestInvalidAnswers6(t *testing.T) {
 					return r
 				}
 			}
-			if got := ignored(t, request6, x.answer, say("fd00::50", time.Hour)); !strings.Contains(got, x.problem) {
-				t.Errorf("problem %q, want %q", got, x.problem)
-			}
+			check.Contains(t, ignored(t, request6, x.answer, say("fd00::50", time.Hour)), "the problem", x.problem)
 		})
 	}
 }
@@ -277,9 +253,9 @@ func TestAnswerWithoutAddress6(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			empty, both := 0, false
 			w := &fakeServer{answer: func(b []byte, _ *PacketAddr) [][]byte {
-				switch m, _ := dhcpv6.MessageFromBytes(b); {
+				switch {
 				case kind(b) == "REQUEST":
-					if asked := m.Options.OneIANA().Options.OneAddress(); asked != nil {
+					if asked := asked6(b); asked != nil {
 						return [][]byte{reply6(b, dhcpv6.MessageTypeReply, asked.IPv6Addr.String(), time.Hour)}
 					}
 					return nil
@@ -296,18 +272,13 @@ func TestAnswerWithoutAddress6(t *testing.T) {
 			bubble(t, 0, w, func(c *Clients) {
 				put(c, request6)
 				got := after(c, 30*time.Second)
-				if got.State != stateSelecting || !strings.Contains(got.Problem, "without an address") {
-					t.Errorf("%+v", got)
-				}
+				check.Equal(t, got.State, stateSelecting, "state")
+				check.Contains(t, got.Problem, "the problem", "without an address")
 				w.mu.Lock()
-				if empty > 10 {
-					t.Errorf("%d Solicits in half a minute", empty)
-				}
+				check.Between(t, empty, 0, 10, "Solicits in half a minute")
 				empty, both = 0, true
 				w.mu.Unlock()
-				if got := after(c, 2*time.Minute); got.Lease.Addr.String() != "fd00::50" {
-					t.Errorf("with a server that leases: %+v", got)
-				}
+				check.Equal(t, after(c, 2*time.Minute).Lease.Addr.String(), "fd00::50", "with a server that leases")
 			})
 		})
 	}
@@ -322,14 +293,11 @@ func TestPreference(t *testing.T) {
 				reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::51", time.Hour, dhcpv6.OptPreference(9)),
 			}
 		}
-		m, _ := dhcpv6.MessageFromBytes(b)
-		return [][]byte{reply6(b, dhcpv6.MessageTypeReply, m.Options.OneIANA().Options.OneAddress().IPv6Addr.String(), time.Hour)}
+		return [][]byte{reply6(b, dhcpv6.MessageTypeReply, asked6(b).IPv6Addr.String(), time.Hour)}
 	}}
 	bubble(t, 0, w, func(c *Clients) {
 		put(c, request6)
-		if got := after(c, 2*time.Second); got.Lease.Addr.String() != "fd00::51" {
-			t.Errorf("%+v", got)
-		}
+		check.Equal(t, brief(after(c, 2*time.Second)), "bound fd00::51", "of two")
 	})
 }
 
@@ -338,18 +306,13 @@ func TestRenewalAnsweredByAnotherServer(t *testing.T) {
 	w := &fakeServer{answer: honest4("10.0.0.50", 1000)}
 	bubble(t, 0, w, func(c *Clients) {
 		put(c, request4)
-		w.mu.Lock()
-		w.answer = func(b []byte, to *PacketAddr) [][]byte {
+		w.setAnswer(func(b []byte, to *PacketAddr) [][]byte {
 			if to.MAC == nil {
 				return nil
 			}
-			other := dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 0, 0, 66)))
-			return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", other), reply4(b, dhcpv4.MessageTypeAck, "10.0.0.66", other, dhcpv4.WithLeaseTime(1000))}
-		}
-		w.mu.Unlock()
-		if got := after(c, 800*time.Second); got.Lease.Addr.String() != "10.0.0.50" || got.State != stateRenewing {
-			t.Errorf("%+v", got)
-		}
+			return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", otherServer4), reply4(b, dhcpv4.MessageTypeAck, "10.0.0.66", otherServer4, dhcpv4.WithLeaseTime(1000))}
+		})
+		check.Equal(t, brief(after(c, 800*time.Second)), "renewing 10.0.0.50", "after answers of another")
 	})
 }
 
@@ -384,9 +347,7 @@ func TestOtherServerRefuses4(t *testing.T) {
 		bubble(t, 0, w, func(c *Clients) {
 			r.LastLease.Expires = time.Now().Add(x.expires)
 			put(c, r)
-			if got := after(c, 3*time.Second); got.Lost || got.State != stateBound || got.Lease.Addr != r.LastLease.Addr {
-				t.Errorf("%s: %+v, sent %v", name, got, w.kinds())
-			}
+			check.Equal(t, brief(after(c, 3*time.Second)), "bound 10.0.0.50", "%s, sent %v", name, w.kinds())
 		})
 	}
 	for name, expires := range map[string]time.Duration{"replaced": time.Hour, "replaced, and the lease is over": -time.Hour} {
@@ -400,9 +361,7 @@ func TestOtherServerRefuses4(t *testing.T) {
 		bubble(t, 0, w, func(c *Clients) {
 			r.LastLease.Expires = time.Now().Add(expires)
 			put(c, r)
-			if got := after(c, 6*time.Second); got.State != stateBound || got.Lease.Addr.String() != "10.0.0.51" {
-				t.Errorf("%s: %+v, sent %v", name, got, w.kinds())
-			}
+			check.Equal(t, brief(after(c, 6*time.Second)), "bound 10.0.0.51", "%s, sent %v", name, w.kinds())
 		})
 	}
 	// REBINDING: its own server can't be reached by unicast.
@@ -415,9 +374,7 @@ func TestOtherServerRefuses4(t *testing.T) {
 			}
 			return both(b, to)
 		}})
-		if got := after(c, 990*time.Second); got.Lost || got.State != stateBound || got.Lease.Addr.String() != "10.0.0.50" {
-			t.Errorf("rebinding: %+v, sent %v", got, w.kinds())
-		}
+		check.Equal(t, brief(after(c, 990*time.Second)), "bound 10.0.0.50", "rebinding, sent %v", w.kinds())
 		w.answers(byKind{"REQUEST": nak})
 		got := after(c, 0)
 		for ends := got.Lease.Expires; !got.Lost; got = after(c, time.Second) {
@@ -425,9 +382,7 @@ func TestOtherServerRefuses4(t *testing.T) {
 				t.Fatalf("rebinding, and only the other answers: %+v", got)
 			}
 		}
-		if !strings.Contains(got.Problem, "refused by 10.0.0.66: DHCPNAK") {
-			t.Errorf("rebinding, and only the other answers: %+v", got)
-		}
+		check.Contains(t, got.Problem, "rebinding, and only the other answers", "refused by 10.0.0.66: DHCPNAK")
 	})
 }
 
@@ -460,9 +415,7 @@ func TestOfferOfWhatIsAskedFor4(t *testing.T) {
 			r := request4
 			r.Requested, _ = netip.ParseAddr(x.asked)
 			put(c, r)
-			if got := after(c, x.after); got.State != stateBound || got.Lease.Addr.String() != x.want {
-				t.Errorf("asked for %q, offered %v: %+v", x.asked, x.offer, got)
-			}
+			check.Equal(t, brief(after(c, x.after)), "bound "+x.want, "asked for %q, offered %v", x.asked, x.offer)
 		})
 	}
 }
@@ -486,9 +439,7 @@ func TestOtherServerRefuses6(t *testing.T) {
 		bubble(t, 0, w, func(c *Clients) {
 			r.LastLease.Expires = time.Now().Add(expires)
 			put(c, r)
-			if got := after(c, 3*time.Second); got.Lost || got.Lease.Addr != r.LastLease.Addr || got.State != stateBound {
-				t.Errorf("%s: %+v, sent %v", name, got, w.kinds())
-			}
+			check.Equal(t, brief(after(c, 3*time.Second)), "bound fd00::50", "%s, sent %v", name, w.kinds())
 		})
 	}
 	w := &fakeServer{}
@@ -496,9 +447,7 @@ func TestOtherServerRefuses6(t *testing.T) {
 	bubble(t, 0, w, func(c *Clients) {
 		r.LastLease.Expires = time.Now().Add(time.Hour)
 		put(c, r)
-		if got := after(c, 10*time.Second); got.State != stateBound || got.Lease.Addr.String() != "fd00::51" {
-			t.Errorf("replaced: %+v, sent %v", got, w.kinds())
-		}
+		check.Equal(t, brief(after(c, 10*time.Second)), "bound fd00::51", "replaced, sent %v", w.kinds())
 	})
 	w = &fakeServer{}
 	w.answers(byKind{"REQUEST": honest6("fd00::50"), "SOLICIT": func(b []byte, _ *PacketAddr) [][]byte {
@@ -537,12 +486,8 @@ func TestInfiniteLeaseUnconfirmed(t *testing.T) {
 			}
 			put(c, r)
 			got := after(c, time.Hour)
-			if got.Lease.Addr != r.LastLease.Addr || got.State != stateRebinding {
-				t.Errorf("%v: %+v", r.Family, got)
-			}
-			if n := len(w.messages()); n < 10 || n > 100 {
-				t.Errorf("%v: %d messages in an hour", r.Family, n)
-			}
+			check.Equal(t, brief(got), "rebinding "+r.LastLease.Addr.String(), "%v", r.Family)
+			check.Between(t, len(w.messages()), 10, 100, "%v: messages in an hour", r.Family)
 		})
 	}
 }
@@ -552,31 +497,22 @@ func TestBackOff(t *testing.T) {
 	for _, h := range []vip.DHCPRequest{request4, request6} {
 		w := &fakeServer{}
 		bubble(t, 0, w, func(c *Clients) {
-			if got := put(c, h); got.Problem != "" {
-				t.Errorf("at once: %q", got.Problem)
-			}
+			check.Equal(t, put(c, h).Problem, "", "problem at once")
 			got := after(c, 20*time.Second)
-			if !strings.Contains(got.Problem, "no DHCP server answered on mv (tried ") || got.Lost {
-				t.Errorf("%+v", got)
-			}
+			check.Contains(t, got.Problem, "the problem", "no DHCP server answered on mv (tried ")
+			check.Equal(t, got.Lost, false, "lost")
 			after(c, time.Hour)
 			messages := w.messages()
-			if n := len(messages); n < 30 || n > 80 {
-				t.Errorf("%d messages in an hour", n)
-			}
+			check.Between(t, len(messages), 30, 80, "messages in an hour")
 			for i := 1; i < len(messages); i++ {
-				if gap := messages[i].at.Sub(messages[i-1].at); gap < 800*time.Millisecond || gap > 140*time.Second {
-					t.Errorf("message %d came %v after the one before", i, gap)
-				}
+				check.Between(t, messages[i].at.Sub(messages[i-1].at), 800*time.Millisecond, 140*time.Second, "message %d came after the one before after", i)
 			}
 		})
 		w = &fakeServer{}
 		bubble(t, 3, w, func(c *Clients) {
 			put(c, h)
 			after(c, 25*time.Second)
-			if n := len(w.messages()); n != 3 {
-				t.Errorf("%d messages with dhcp_backoff_attempts=3", n)
-			}
+			check.Equal(t, len(w.messages()), 3, "messages with dhcp_backoff_attempts=3")
 			after(c, 30*time.Second)
 			if n := len(w.messages()); n < 4 {
 				t.Error("it never asked again")
@@ -605,12 +541,9 @@ func TestManyChangesOfRequest(t *testing.T) {
 		h := request4
 		h.Hostname = "last"
 		put(c, h)
-		if got := after(c, time.Second); got.State != stateBound || got.Request.Hostname != "last" {
-			t.Errorf("%+v", got)
-		}
-		if n := len(*c.clients.Load()); n != 1 {
-			t.Errorf("%d clients", n)
-		}
+		got := after(c, time.Second)
+		check.Equal(t, got.State+" "+got.Request.Hostname, "bound last", "state and host name")
+		check.Equal(t, len(*c.clients.Load()), 1, "clients")
 	})
 	for range 100 {
 		if runtime.NumGoroutine() <= before {
@@ -660,10 +593,7 @@ func TestChangedRequest(t *testing.T) {
 		{"another host name by IPv6", request6, func(r *vip.DHCPRequest) { r.Hostname = "other" }, "CONFIRM RENEW"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := &fakeServer{answer: honest4("10.0.0.50", 3600)}
-			if tt.request.Family == vip.IPv6 {
-				w.answer = honest6("fd00::50")
-			}
+			w := &fakeServer{answer: honest(tt.request.Family)}
 			bubble(t, 0, w, func(c *Clients) {
 				r := tt.request
 				r.Parent = "eth0"
@@ -699,10 +629,7 @@ func TestReleasedBeforeBound(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt.request.Family, tt.silentTo), func(t *testing.T) {
 			w := &fakeServer{checking: time.Second}
-			answer := honest4("10.0.0.50", 3600)
-			if tt.request.Family == vip.IPv6 {
-				answer = honest6("fd00::50")
-			}
+			answer := honest(tt.request.Family)
 			w.answer = func(b []byte, to *PacketAddr) [][]byte {
 				switch {
 				case kind(b) == tt.silentTo:
@@ -715,14 +642,10 @@ func TestReleasedBeforeBound(t *testing.T) {
 			bubble(t, 0, w, func(c *Clients) {
 				r := tt.request
 				put(c, r)
-				if got := after(c, 2*time.Second); got.Lease.Addr.IsValid() {
-					t.Errorf("%+v", got)
-				}
+				check.Equal(t, after(c, 2*time.Second).Lease.Addr, netip.Addr{}, "leased")
 				r.Release = true
 				put(c, r)
-				if got := after(c, time.Second); got.State != "" {
-					t.Errorf("it has not ended: %+v", got)
-				}
+				check.Equal(t, after(c, time.Second).State, "", "state of one that has ended")
 				check.Equal(t, strings.Join(slices.Compact(w.kinds()), " "), tt.want, "sent")
 			})
 		})
@@ -744,9 +667,7 @@ func TestWantedAgainAfterRelease(t *testing.T) {
 			t.Errorf("%v", k)
 		}
 		put(c, request4)
-		if got := after(c, time.Second); got.State != stateBound {
-			t.Errorf("wanted again: %+v", got)
-		}
+		check.Equal(t, after(c, time.Second).State, stateBound, "wanted again")
 	})
 }
 
@@ -755,9 +676,7 @@ func TestRenewalScheduleWithoutAnswer(t *testing.T) {
 	w := &fakeServer{answer: honest4("10.0.0.50", 1000)}
 	bubble(t, 0, w, func(c *Clients) {
 		got := put(c, request4)
-		w.mu.Lock()
-		w.answer = nil
-		w.mu.Unlock()
+		w.setAnswer(nil)
 		began := got.Lease.Expires.Add(-1000 * time.Second)
 		after(c, 998*time.Second)
 		unicast, broadcast := 0, 0
@@ -766,37 +685,24 @@ func TestRenewalScheduleWithoutAnswer(t *testing.T) {
 			switch {
 			case a.to.MAC != nil:
 				unicast++
-				if at < 500*time.Second || at > 875*time.Second {
-					t.Errorf("asked its server after %v", at)
-				}
+				check.Between(t, at, 500*time.Second, 875*time.Second, "asked its server after")
 			default:
 				broadcast++
-				if at < 875*time.Second {
-					t.Errorf("asked all servers after %v", at)
-				}
+				check.Between(t, at, 875*time.Second, 1000*time.Second, "asked all servers after")
 			}
 		}
-		if unicast < 5 || unicast > 15 || broadcast < 3 || broadcast > 12 {
-			t.Errorf("%d and %d messages", unicast, broadcast)
-		}
-		if got := after(c, time.Second); !got.Lease.Addr.IsValid() {
-			t.Error("dropped before its end")
-		}
-		if got := after(c, time.Second); got.Lease.Addr.IsValid() || !got.Lost {
-			t.Errorf("after its end: %+v", got)
-		}
+		check.Between(t, unicast, 5, 15, "messages to its server")
+		check.Between(t, broadcast, 3, 12, "messages to all")
+		check.Equal(t, after(c, time.Second).Lease.Addr.IsValid(), true, "there before its end")
+		check.Equal(t, brief(after(c, time.Second)), "selecting lost", "after its end")
 	})
 }
 
 // kube-vip's servers know a client by its host name, if it has one; others by its MAC address.
 func TestClientID(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0xaa}
-	if got := clientID(mac, ""); !slices.Equal(got, []byte{1, 2, 0, 0, 0, 0, 0xaa}) {
-		t.Errorf("without a name: %x", got)
-	}
-	if got := clientID(mac, "web"); string(got) != "web" {
-		t.Errorf("with a name: %q", got)
-	}
+	check.Same(t, []byte{1, 2, 0, 0, 0, 0, 0xaa}, clientID(mac, ""), "without a name")
+	check.Equal(t, string(clientID(mac, "web")), "web", "with a name")
 }
 
 // A junkConn is a connection on whose link a host sends, a million times a second, what can't be read.
@@ -870,19 +776,25 @@ func honest6(addr string) func([]byte, *PacketAddr) [][]byte {
 	}
 }
 
+// honest is a server that leases 10.0.0.50 or fd00::50 for an hour.
+func honest(family vip.Family) func([]byte, *PacketAddr) [][]byte {
+	if family == vip.IPv6 {
+		return honest6("fd00::50")
+	}
+	return honest4("10.0.0.50", 3600)
+}
+
 // byKind is what answers messages, by their type.
 type byKind map[string]func(b []byte, to *PacketAddr) [][]byte
 
 // answers replaces the answers of w to some types of messages; the others are not answered any more.
 func (w *fakeServer) answers(answers byKind) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.answer = func(b []byte, to *PacketAddr) [][]byte {
+	w.setAnswer(func(b []byte, to *PacketAddr) [][]byte {
 		if answer := answers[kind(b)]; answer != nil {
 			return answer(b, to)
 		}
 		return nil
-	}
+	})
 }
 
 // bound6 leases fd00::50 for an hour, and has test go on from there.
@@ -891,9 +803,7 @@ func bound6(t *testing.T, test func(*fakeServer, *Clients)) {
 	w := &fakeServer{answer: honest6("fd00::50")}
 	bubble(t, 0, w, func(c *Clients) {
 		put(c, request6)
-		if got := after(c, 3*time.Second); got.State != stateBound || got.Lease.Addr.String() != "fd00::50" {
-			t.Fatalf("%+v", got)
-		}
+		check.Equal(t, brief(after(c, 3*time.Second)), "bound fd00::50", "at first")
 		test(w, c)
 	})
 }
@@ -921,22 +831,14 @@ func TestRenewalRefused6(t *testing.T) {
 			refuse := func(b []byte, _ *PacketAddr) [][]byte { return answerReply6(b, status) }
 			bound6(t, func(w *fakeServer, c *Clients) {
 				w.answers(byKind{"RENEW": refuse})
-				if got := keeps(t, c, 40*time.Minute); got.State != stateRenewing {
-					t.Errorf("%+v", got)
-				}
+				check.Equal(t, keeps(t, c, 40*time.Minute).State, stateRenewing, "refused")
 				w.answers(byKind{"RENEW": honest6("fd00::50"), "REBIND": honest6("fd00::50")})
-				if got := keeps(t, c, 15*time.Minute); got.State != stateBound {
-					t.Errorf("with an honest server: %+v", got)
-				}
-				if n := len(w.messages()); n < 4 || n > 20 {
-					t.Errorf("sent %v", w.kinds())
-				}
+				check.Equal(t, keeps(t, c, 15*time.Minute).State, stateBound, "with an honest server")
+				check.Between(t, len(w.messages()), 4, 20, "messages: %v", w.kinds())
 			})
 			bound6(t, func(w *fakeServer, c *Clients) {
 				w.answers(byKind{"RENEW": refuse, "REBIND": refuse})
-				if got := keeps(t, c, 59*time.Minute); got.State != stateRebinding {
-					t.Errorf("%+v", got)
-				}
+				check.Equal(t, keeps(t, c, 59*time.Minute).State, stateRebinding, "refused by all")
 				why, _, _ := strings.Cut(name, " ")
 				if got := after(c, time.Minute); !got.Lost || got.Lease.Addr.IsValid() || !strings.Contains(got.Problem, why) {
 					t.Errorf("after its end: %+v", got)
@@ -976,13 +878,9 @@ func TestOtherAddressEnded6(t *testing.T) {
 			other := func(b []byte, _ *PacketAddr) [][]byte { return answerReply6(b, ia) }
 			bound6(t, func(w *fakeServer, c *Clients) {
 				w.answers(byKind{"RENEW": other, "REBIND": other})
-				if got := keeps(t, c, 55*time.Minute); got.State != stateRebinding {
-					t.Errorf("%+v", got)
-				}
+				check.Equal(t, keeps(t, c, 55*time.Minute).State, stateRebinding, "another address has ended")
 				w.answers(byKind{"REBIND": honest6("fd00::50")})
-				if got := keeps(t, c, 5*time.Minute); got.State != stateBound {
-					t.Errorf("with an honest server: %+v", got)
-				}
+				check.Equal(t, keeps(t, c, 5*time.Minute).State, stateBound, "with an honest server")
 			})
 		})
 	}
@@ -993,10 +891,16 @@ func otherKnowsNothing(b []byte, _ *PacketAddr) [][]byte {
 	return [][]byte{byOther(answerReply6(b, iaOf(iana.StatusNoBinding))[0])}
 }
 
+// asked6 is the address that a message asks for, or nil.
+func asked6(b []byte) *dhcpv6.OptIAAddress {
+	m, _ := dhcpv6.MessageFromBytes(b)
+	return m.Options.OneIANA().Options.OneAddress()
+}
+
 // toOther reports whether b is a Request to other6 for fd00::50.
 func toOther(b []byte) bool {
 	m, _ := dhcpv6.MessageFromBytes(b)
-	asked := m.Options.OneIANA().Options.OneAddress()
+	asked := asked6(b)
 	return kind(b) == "REQUEST" && m.Options.ServerID() != nil && m.Options.ServerID().Equal(other6) && asked != nil && asked.IPv6Addr.String() == "fd00::50"
 }
 
@@ -1011,9 +915,7 @@ func TestRebindWithoutBinding6(t *testing.T) {
 	t.Run("it leases the address", func(t *testing.T) {
 		bound6(t, func(w *fakeServer, c *Clients) {
 			w.answers(byKind{"REBIND": otherKnowsNothing, "REQUEST": request})
-			if got := keeps(t, c, 55*time.Minute); got.State != stateBound {
-				t.Errorf("%+v", got)
-			}
+			check.Equal(t, keeps(t, c, 55*time.Minute).State, stateBound, "leased again")
 			if k := w.kinds(); k[len(k)-1] != "REQUEST" || k[len(k)-2] != "REBIND" {
 				t.Errorf("sent %v", k)
 			}
@@ -1028,15 +930,9 @@ func TestRebindWithoutBinding6(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bound6(t, func(w *fakeServer, c *Clients) {
 				w.answers(byKind{"REBIND": otherKnowsNothing, "REQUEST": refuse})
-				if got := keeps(t, c, 59*time.Minute); got.State != stateRebinding {
-					t.Errorf("%+v", got)
-				}
-				if n := len(w.messages()); n > 60 {
-					t.Errorf("%d messages", n)
-				}
-				if got := after(c, time.Minute); !got.Lost {
-					t.Errorf("after its end: %+v", got)
-				}
+				check.Equal(t, keeps(t, c, 59*time.Minute).State, stateRebinding, "not leased again")
+				check.Between(t, len(w.messages()), 0, 60, "messages")
+				check.Equal(t, after(c, time.Minute).Lost, true, "lost after its end")
 			})
 		})
 	}
@@ -1045,12 +941,8 @@ func TestRebindWithoutBinding6(t *testing.T) {
 			w.answers(byKind{"REBIND": func(b []byte, to *PacketAddr) [][]byte {
 				return append(otherKnowsNothing(b, to), honest6("fd00::50")(b, to)...)
 			}})
-			if got := keeps(t, c, 55*time.Minute); got.State != stateBound {
-				t.Errorf("%+v", got)
-			}
-			if slices.Contains(w.kinds(), "REQUEST") {
-				t.Errorf("sent %v", w.kinds())
-			}
+			check.Equal(t, keeps(t, c, 55*time.Minute).State, stateBound, "another knows it")
+			check.Equal(t, slices.Contains(w.kinds(), "REQUEST"), false, "a Request is among %v", w.kinds())
 		})
 	})
 	t.Run("a recorded lease that is over", func(t *testing.T) {
@@ -1060,9 +952,7 @@ func TestRebindWithoutBinding6(t *testing.T) {
 			r := request6
 			r.LastLease = vip.DHCPLease{Addr: netip.MustParseAddr("fd00::50"), Bits: 128, MAC: r.MAC, Server: "00020000000101020304", Expires: time.Now().Add(-time.Minute)}
 			put(c, r)
-			if got := after(c, 3*time.Second); got.State != stateBound || got.Lost || got.Lease.Addr != r.LastLease.Addr {
-				t.Errorf("%+v, sent %v", got, w.kinds())
-			}
+			check.Equal(t, brief(after(c, 3*time.Second)), "bound fd00::50", "sent %v", w.kinds())
 		})
 	})
 }
@@ -1073,9 +963,7 @@ func TestSeveralAddresses6(t *testing.T) {
 		w.answers(byKind{"RENEW": func(b []byte, _ *PacketAddr) [][]byte {
 			return answerReply6(b, iaOf(iana.StatusSuccess, offer{"2001:db8::50", time.Hour}, offer{"fd00::50", time.Hour}))
 		}})
-		if got := keeps(t, c, 40*time.Minute); got.State != stateBound {
-			t.Errorf("%+v", got)
-		}
+		check.Equal(t, keeps(t, c, 40*time.Minute).State, stateBound, "the second of two")
 	})
 }
 
@@ -1087,9 +975,7 @@ func TestNextAddress6(t *testing.T) {
 		}}
 		bubble(t, 0, w, func(c *Clients) {
 			put(c, request6)
-			if got := after(c, 3*time.Second); got.State != stateBound || got.Lease.Addr.String() != "fd00::51" {
-				t.Errorf("%s: %+v", name, got)
-			}
+			check.Equal(t, brief(after(c, 3*time.Second)), "bound fd00::51", "%s", name)
 		})
 	}
 }

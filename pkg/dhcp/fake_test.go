@@ -41,6 +41,13 @@ func (w *fakeServer) messages() []message {
 	return append([]message(nil), w.received...)
 }
 
+// setAnswer replaces the answers.
+func (w *fakeServer) setAnswer(answer func(b []byte, to *PacketAddr) [][]byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer = answer
+}
+
 // kinds is the types of the messages that were sent.
 func (w *fakeServer) kinds() []string {
 	var kinds []string
@@ -178,9 +185,7 @@ func bubble(t *testing.T, attempts int, w *fakeServer, test func(*Clients)) {
 		stop := check.Run(t, c)
 		test(c)
 		stop()
-		if w.open != 0 {
-			t.Errorf("%d sockets left open", w.open)
-		}
+		check.Equal(t, w.open, 0, "sockets left open")
 	})
 }
 
@@ -200,6 +205,18 @@ func after(c *Clients, d time.Duration) vip.DHCPState {
 		return vip.DHCPState{}
 	}
 	return w.DHCPStates[0]
+}
+
+// brief is the state, the address that is leased, and whether one was lost: "bound 10.0.0.50".
+func brief(x vip.DHCPState) string {
+	text := x.State
+	if x.Lease.Addr.IsValid() {
+		text += " " + x.Lease.Addr.String()
+	}
+	if x.Lost {
+		text += " lost"
+	}
+	return text
 }
 
 // reply4 answers a message with the options.

@@ -15,13 +15,11 @@ import (
 func FuzzAnswer4(f *testing.F) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0xaa}
 	xid := dhcpv4.TransactionID{1, 2, 3, 4}
-	m, err := dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithTransactionID(xid), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover))
-	check.OK(f, err)
+	m := check.Value(dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithTransactionID(xid), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)))(f)
 	f.Add(reply4(m.ToBytes(), dhcpv4.MessageTypeOffer, "10.0.0.50", dhcpv4.WithLeaseTime(60)))
 	f.Add(reply4(m.ToBytes(), dhcpv4.MessageTypeAck, "10.0.0.50", dhcpv4.WithLeaseTime(0xffffffff), dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 0, 0, 1)))))
 	f.Add(reply4(m.ToBytes(), dhcpv4.MessageTypeNak, "0.0.0.0", dhcpv4.WithOption(dhcpv4.OptMessage("no"))))
-	request, err := dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithTransactionID(xid), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest))
-	check.OK(f, err)
+	request := check.Value(dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithTransactionID(xid), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest)))(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := parse4(b, m)
 		if err != nil {
@@ -46,8 +44,7 @@ func FuzzAnswer4(f *testing.F) {
 
 func FuzzAnswer6(f *testing.F) {
 	x := &protocol6{&client{request: request6}}
-	m, err := x.newMessage(dhcpv6.MessageTypeSolicit, "", netip.Addr{})
-	check.OK(f, err)
+	m := check.Value(x.newMessage(dhcpv6.MessageTypeSolicit, "", netip.Addr{}))(f)
 	m.TransactionID = dhcpv6.TransactionID{1, 2, 3}
 	f.Add(reply6(m.ToBytes(), dhcpv6.MessageTypeReply, "fd00::50", time.Minute))
 	f.Add(reply6(m.ToBytes(), dhcpv6.MessageTypeAdvertise, "fd00::50", infinite, &dhcpv6.OptStatusCode{StatusMessage: "yes"}))

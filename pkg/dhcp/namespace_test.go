@@ -1,7 +1,6 @@
 package dhcp
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -113,13 +111,11 @@ func linkUsable(name string) bool {
 }
 
 func (l *network) up(name string, host int) {
-	link, err := netlink.LinkByName(name)
-	check.OK(l.t, err)
+	link := check.Value(netlink.LinkByName(name))(l.t)
 	check.OK(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0o644))
 	check.OK(l.t, netlink.LinkSetUp(link))
 	for _, text := range []string{fmt.Sprintf("10.9.%d.%d/24", l.n, host), fmt.Sprintf("fd09:%d::%d/64", l.n, host)} {
-		a, err := netlink.ParseAddr(text)
-		check.OK(l.t, err)
+		a := check.Value(netlink.ParseAddr(text))(l.t)
 		a.Flags = unix.IFA_F_NODAD
 		check.OK(l.t, netlink.AddrAdd(link, a))
 	}
@@ -146,13 +142,13 @@ func (l *network) addr6(host int) netip.Addr {
 // A process is a server.
 type process struct {
 	cmd *exec.Cmd
-	out *buffer
+	out *check.Buffer
 }
 
 // run starts a program in the servers' namespace, and waits until its output contains ready.
 func (l *network) run(ready string, argv ...string) *process {
 	l.t.Helper()
-	p := &process{cmd: exec.Command(check.Program(l.t, argv[0]), argv[1:]...), out: &buffer{}}
+	p := &process{cmd: exec.Command(check.Program(l.t, argv[0]), argv[1:]...), out: &check.Buffer{}}
 	p.cmd.Env = append(os.Environ(), "KEA_LOCKFILE_DIR="+l.dir, "KEA_PIDFILE_DIR="+l.dir)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -225,8 +221,7 @@ func (l *network) request(family vip.Family) vip.DHCPRequest {
 	l.t.Helper()
 	l.client++
 	name := fmt.Sprintf("mv%d-%d", l.n, l.client)
-	parent, err := netlink.LinkByName(l.link)
-	check.OK(l.t, err)
+	parent := check.Value(netlink.LinkByName(l.link))(l.t)
 	mac := net.HardwareAddr{2, 0, 0, 9, byte(l.n), byte(l.client)}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.ParentIndex, attrs.HardwareAddr = name, parent.Attrs().Index, mac
@@ -237,8 +232,7 @@ func (l *network) request(family vip.Family) vip.DHCPRequest {
 		check.OK(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/"+key, []byte(value), 0o644))
 	}
 	check.OK(l.t, netlink.LinkSetUp(link))
-	own, err := netlink.ParseAddr(fmt.Sprintf("fe80::ff:fe09:%x/64", l.n<<8|l.client))
-	check.OK(l.t, err)
+	own := check.Value(netlink.ParseAddr(fmt.Sprintf("fe80::ff:fe09:%x/64", l.n<<8|l.client)))(l.t)
 	own.Flags = unix.IFA_F_NODAD // it can be used at once
 	check.OK(l.t, netlink.AddrAdd(link, own))
 	return vip.DHCPRequest{ID: name, Family: family, Link: name, MAC: mac.String(), IAID: uint32(l.client), Hostname: "host-" + name,
@@ -295,24 +289,6 @@ func (n *node) await(within time.Duration, what string, ok func(vip.DHCPState) b
 }
 
 func leased(h vip.DHCPState) bool { return h.State == stateBound && h.Lease.Addr.IsValid() }
-
-// buffer is a bytes.Buffer for several users.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
 
 func removeAll(dir, pattern string) error {
 	files, err := filepath.Glob(filepath.Join(dir, pattern))

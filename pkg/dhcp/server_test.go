@@ -42,9 +42,8 @@ func TestLeaseMovesBetweenNodes(t *testing.T) {
 			first.put(h)
 			got := first.await(30*time.Second, "a lease", leased)
 			t.Logf("%s after %v, from %s, expires in %v", got.Lease.Addr, time.Since(began).Round(time.Millisecond), got.Lease.Server, time.Until(got.Lease.Expires).Round(time.Second))
-			if got.Problem != "" || got.Lost {
-				t.Errorf("problem %q, lost %v", got.Problem, got.Lost)
-			}
+			check.Equal(t, got.Problem, "", "problem")
+			check.Equal(t, got.Lost, false, "lost")
 			lo, hi := l.addr4(100), l.addr4(110)
 			if s.family == vip.IPv6 {
 				lo, hi = l.addr6(0x100), l.addr6(0x110)
@@ -60,20 +59,14 @@ func TestLeaseMovesBetweenNodes(t *testing.T) {
 			second := newNode(t)
 			second.put(h)
 			held := second.await(5*time.Second, "what is recorded", func(x vip.DHCPState) bool { return x.Lease.Addr == got.Lease.Addr })
-			if held.Lost {
-				t.Error("it counts as lost")
-			}
-			if now := second.await(20*time.Second, "an answer", leased); now.Lease.Addr != got.Lease.Addr {
-				t.Errorf("moved: got %s, want %s", now.Lease.Addr, got.Lease.Addr)
-			}
+			check.Equal(t, held.Lost, false, "it counts as lost")
+			check.Equal(t, second.await(20*time.Second, "an answer", leased).Lease.Addr, got.Lease.Addr, "the address after a move")
 			// A third, by whose clock it is over, asks first.
 			second.stop()
 			h.LastLease.Expires = time.Now().Add(-time.Minute)
 			third := newNode(t)
 			third.put(h)
-			if now := third.await(20*time.Second, "an answer", leased); now.Lease.Addr != got.Lease.Addr {
-				t.Errorf("moved: got %s, want %s", now.Lease.Addr, got.Lease.Addr)
-			}
+			check.Equal(t, third.await(20*time.Second, "an answer", leased).Lease.Addr, got.Lease.Addr, "the address after another")
 			// dnsmasq empties its file each time before it writes it.
 			check.True(t, 5*time.Second, "the server to have one lease", func() bool { return leases(l.file(s.file), s.name) == 1 })
 			h.Release = true
@@ -143,9 +136,7 @@ func TestRenewalAndExpiry(t *testing.T) {
 		d.put(h)
 		first := d.await(20*time.Second, "a lease", leased)
 		asked := d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
-		if at := time.Until(asked.Lease.Renews).Abs(); at > time.Second {
-			t.Errorf("renewal began %v off T1", at)
-		}
+		check.Between(t, time.Until(asked.Lease.Renews).Abs(), 0, time.Second, "renewal began off T1 by")
 		second := d.await(5*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(first.Lease.Expires) })
 
 		server.kill() // down at T1, back before T2
@@ -162,9 +153,7 @@ func TestRenewalAndExpiry(t *testing.T) {
 		if !lost.Lost || !strings.Contains(lost.Problem, "expired") {
 			t.Errorf("after the end: %+v", lost)
 		}
-		if late := time.Since(third.Lease.Expires); late > time.Second || late < -50*time.Millisecond {
-			t.Errorf("dropped %v after it expired", late)
-		}
+		check.Between(t, time.Since(third.Lease.Expires), -50*time.Millisecond, time.Second, "dropped after it expired after")
 		s.run(l, short, 100)
 		if again := d.await(40*time.Second, "a lease", leased); again.Lost || again.Problem != "" {
 			t.Errorf("found again: %+v", again)
@@ -250,9 +239,7 @@ func TestSilentWithoutTenure(t *testing.T) {
 	d.tenure.Store(false)
 	d.put(l.request(vip.IPv4))
 	time.Sleep(1500 * time.Millisecond) // long enough for a second message
-	if strings.Contains(server.out.String(), "DHCPDISCOVER") {
-		t.Error("it asked")
-	}
+	check.Lacks(t, server.out.String(), "it asked", "DHCPDISCOVER")
 	d.tenure.Store(true)
 	d.await(30*time.Second, "a lease", leased)
 }
@@ -310,9 +297,7 @@ func TestReservations(t *testing.T) {
 				}
 				n := newNode(t)
 				n.put(h)
-				if got := n.await(30*time.Second, "a lease", leased); got.Lease.Addr != want {
-					t.Errorf("got %s, want %s", got.Lease.Addr, want)
-				}
+				check.Equal(t, n.await(30*time.Second, "a lease", leased).Lease.Addr, want, "leased")
 			})
 		}
 	}

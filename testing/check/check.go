@@ -3,6 +3,7 @@
 package check
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -204,6 +206,35 @@ func CPU(t testing.TB, do func()) time.Duration {
 	before := used()
 	do()
 	return used() - before
+}
+
+// A Buffer is a bytes.Buffer for several goroutines.
+type Buffer struct {
+	mu    sync.Mutex
+	b     bytes.Buffer
+	taken int
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String is all that was written.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Take is what was written since the last Take.
+func (b *Buffer) Take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := b.b.String()[b.taken:]
+	b.taken = b.b.Len()
+	return text
 }
 
 // Log is a logger that writes to the test's output.
