@@ -131,12 +131,17 @@ func (l *network) inside(fn func()) {
 	<-done
 }
 
-// addr4 and addr6 are addresses of the network.
-func (l *network) addr4(host int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, 9, byte(l.n), byte(host)})
-}
-func (l *network) addr6(host int) netip.Addr {
+// addr is an address of the network.
+func (l *network) addr(family vip.Family, host int) netip.Addr {
+	if family == vip.IPv4 {
+		return netip.AddrFrom4([4]byte{10, 9, byte(l.n), byte(host)})
+	}
 	return netip.MustParseAddr(fmt.Sprintf("fd09:%d::%x", l.n, host))
+}
+
+// pool is the addresses of hosts, as Kea names them.
+func (l *network) pool(family vip.Family, first, last int) string {
+	return fmt.Sprint(l.addr(family, first), " - ", l.addr(family, last))
 }
 
 // A process is a server.
@@ -172,8 +177,8 @@ func (p *process) kill() {
 func (l *network) dnsmasq(more ...string) *process {
 	return l.run("DHCP, IP range", append([]string{"dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-dhcp",
 		"--pid-file=", "--dhcp-authoritative", "--dhcp-leasefile=" + filepath.Join(l.dir, "dnsmasq.leases"), fmt.Sprint("--interface=srv", l.n), "--bind-interfaces",
-		fmt.Sprintf("--dhcp-range=10.9.%d.100,10.9.%d.110,255.255.255.0,120s", l.n, l.n),
-		fmt.Sprintf("--dhcp-range=fd09:%d::100,fd09:%d::110,64,120s", l.n, l.n), "--enable-ra"}, more...)...)
+		fmt.Sprintf("--dhcp-range=%s,%s,255.255.255.0,120s", l.addr(vip.IPv4, 100), l.addr(vip.IPv4, 110)),
+		fmt.Sprintf("--dhcp-range=%s,%s,64,120s", l.addr(vip.IPv6, 100), l.addr(vip.IPv6, 110)), "--enable-ra"}, more...)...)
 }
 
 // file is what a server has written.
@@ -184,6 +189,14 @@ func (l *network) file(name string) string {
 
 // Times of a lease, in seconds.
 type terms struct{ lease, t1, t2 int }
+
+// keaOf runs Kea for a family with the addresses of hosts.
+func (l *network) keaOf(family vip.Family, t terms, first, last int) *process {
+	if family == vip.IPv4 {
+		return l.kea4(t, l.pool(family, first, last))
+	}
+	return l.kea6(t, l.pool(family, first, last))
+}
 
 // kea4 runs Kea for IPv4 with a pool.
 func (l *network) kea4(t terms, pool string) *process {

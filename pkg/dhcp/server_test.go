@@ -19,13 +19,9 @@ var long = terms{lease: 3600, t1: 1800, t2: 3000}
 var servers = []struct {
 	name   string
 	family vip.Family
-	run    func(*network) *process
 	file   string
 }{
-	{"dnsmasq", vip.IPv4, func(l *network) *process { return l.dnsmasq() }, "dnsmasq.leases"},
-	{"dnsmasq", vip.IPv6, func(l *network) *process { return l.dnsmasq() }, "dnsmasq.leases"},
-	{"kea", vip.IPv4, func(l *network) *process { return l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.110", l.n, l.n)) }, "kea4.csv"},
-	{"kea", vip.IPv6, func(l *network) *process { return l.kea6(long, fmt.Sprintf("fd09:%d::100 - fd09:%d::110", l.n, l.n)) }, "kea6.csv"},
+	{"dnsmasq", vip.IPv4, "dnsmasq.leases"}, {"dnsmasq", vip.IPv6, "dnsmasq.leases"}, {"kea", vip.IPv4, "kea4.csv"}, {"kea", vip.IPv6, "kea6.csv"},
 }
 
 // A lease is found, moves to another node with its address, and is given back.
@@ -35,7 +31,11 @@ func TestLeaseMovesBetweenNodes(t *testing.T) {
 		t.Run(s.name+"/"+s.family.String(), func(t *testing.T) {
 			t.Parallel()
 			l := lan(t)
-			s.run(l)
+			if s.name == "kea" {
+				l.keaOf(s.family, long, 100, 110)
+			} else {
+				l.dnsmasq()
+			}
 			h := l.request(s.family)
 			began := time.Now()
 			first := newNode(t)
@@ -44,11 +44,7 @@ func TestLeaseMovesBetweenNodes(t *testing.T) {
 			t.Logf("%s after %v, from %s, expires in %v", got.Lease.Addr, time.Since(began).Round(time.Millisecond), got.Lease.Server, time.Until(got.Lease.Expires).Round(time.Second))
 			check.Equal(t, got.Problem, "", "problem")
 			check.Equal(t, got.Lost, false, "lost")
-			lo, hi := l.addr4(100), l.addr4(110)
-			if s.family == vip.IPv6 {
-				lo, hi = l.addr6(0x100), l.addr6(0x110)
-			}
-			if a := got.Lease.Addr; a.Less(lo) || hi.Less(a) {
+			if a := got.Lease.Addr; a.Less(l.addr(s.family, 100)) || l.addr(s.family, 110).Less(a) {
 				t.Errorf("%s is not in the pool", a)
 			}
 			check.True(t, 5*time.Second, "the lease file to name the host", func() bool { return strings.Contains(l.file(s.file), "host-"+h.Link) })
@@ -103,35 +99,22 @@ func leases(text, server string) int {
 // short leases, whose life is watched from the first moment to the last.
 var short = terms{lease: 12, t1: 3, t2: 9}
 
-// A shortServer leases addresses of one family, of which it has the one with this number.
-type shortServer struct {
-	family vip.Family
-	run    func(l *network, t terms, host int) *process
-}
-
-// onShortServers runs a test for each family, beside others.
-func onShortServers(t *testing.T, test func(t *testing.T, s shortServer, l *network)) {
+// ofBothFamilies runs a test for each family, beside others.
+func ofBothFamilies(t *testing.T, test func(t *testing.T, family vip.Family, l *network)) {
 	t.Parallel()
-	for _, s := range []shortServer{
-		{vip.IPv4, func(l *network, t terms, host int) *process {
-			return l.kea4(t, fmt.Sprintf("10.9.%d.%d - 10.9.%d.%d", l.n, host, l.n, host))
-		}},
-		{vip.IPv6, func(l *network, t terms, host int) *process {
-			return l.kea6(t, fmt.Sprintf("fd09:%d::%x - fd09:%d::%x", l.n, host, l.n, host))
-		}},
-	} {
-		t.Run(s.family.String(), func(t *testing.T) {
+	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
+		t.Run(family.String(), func(t *testing.T) {
 			t.Parallel()
-			test(t, s, lan(t))
+			test(t, family, lan(t))
 		})
 	}
 }
 
 // Renewed at T1; by any server after T2; gone when it expires; found again.
 func TestRenewalAndExpiry(t *testing.T) {
-	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
-		server := s.run(l, short, 100)
-		h := l.request(s.family)
+	ofBothFamilies(t, func(t *testing.T, family vip.Family, l *network) {
+		server := l.keaOf(family, short, 100, 100)
+		h := l.request(family)
 		d := newNode(t)
 		d.put(h)
 		first := d.await(20*time.Second, "a lease", leased)
@@ -141,7 +124,7 @@ func TestRenewalAndExpiry(t *testing.T) {
 
 		server.kill() // down at T1, back before T2
 		d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
-		server = s.run(l, short, 100)
+		server = l.keaOf(family, short, 100, 100)
 		third := d.await(10*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(second.Lease.Expires) })
 		if third.Lost || third.Problem != "" || third.Lease.Addr != first.Lease.Addr {
 			t.Errorf("after a short absence: %+v", third)
@@ -154,7 +137,7 @@ func TestRenewalAndExpiry(t *testing.T) {
 			t.Errorf("after the end: %+v", lost)
 		}
 		check.Between(t, time.Since(third.Lease.Expires), -50*time.Millisecond, time.Second, "dropped after it expired after")
-		s.run(l, short, 100)
+		l.keaOf(family, short, 100, 100)
 		if again := d.await(40*time.Second, "a lease", leased); again.Lost || again.Problem != "" {
 			t.Errorf("found again: %+v", again)
 		}
@@ -163,31 +146,28 @@ func TestRenewalAndExpiry(t *testing.T) {
 
 // The server's pool is another one when it is asked again.
 func TestServerChangesPool(t *testing.T) {
-	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
-		server := s.run(l, short, 100)
+	ofBothFamilies(t, func(t *testing.T, family vip.Family, l *network) {
+		server := l.keaOf(family, short, 100, 100)
 		d := newNode(t)
-		d.put(l.request(s.family))
+		d.put(l.request(family))
 		d.await(20*time.Second, "a lease", leased)
 		server.kill()
 		check.OK(t, removeAll(l.dir, "kea*.csv*"))
-		s.run(l, short, 107)
-		want := l.addr4(107)
-		if s.family == vip.IPv6 {
-			want = l.addr6(107)
-		}
+		l.keaOf(family, short, 107, 107)
+		want := l.addr(family, 107)
 		d.await(40*time.Second, "the new address", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Addr == want })
 	})
 }
 
 // One address for two: the problem of the second is reported, and it gets the address when the first gives it back.
 func TestPoolExhausted(t *testing.T) {
-	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
-		s.run(l, long, 100)
+	ofBothFamilies(t, func(t *testing.T, family vip.Family, l *network) {
+		l.keaOf(family, long, 100, 100)
 		a, b := newNode(t), newNode(t)
-		first := l.request(s.family)
+		first := l.request(family)
 		a.put(first)
 		a.await(20*time.Second, "a lease", leased)
-		b.put(l.request(s.family))
+		b.put(l.request(family))
 		b.await(40*time.Second, "a problem to be reported", func(x vip.DHCPState) bool { return x.Problem != "" })
 		first.Release = true
 		a.put(first)
@@ -197,25 +177,17 @@ func TestPoolExhausted(t *testing.T) {
 
 // An address that somebody uses is declined, and another one is leased.
 func TestAddressInUseIsDeclined(t *testing.T) {
-	onShortServers(t, func(t *testing.T, s shortServer, l *network) {
-		text := fmt.Sprintf("10.9.%d.100/24", l.n)
-		if s.family == vip.IPv6 {
-			text = fmt.Sprintf("fd09:%d::100/64", l.n)
-		}
+	ofBothFamilies(t, func(t *testing.T, family vip.Family, l *network) {
+		used := l.addr(family, 100)
 		l.inside(func() { // a host that knows nothing of DHCP
 			link := check.Value(netlink.LinkByName(fmt.Sprint("srv", l.n)))(t)
-			a := check.Value(netlink.ParseAddr(text))(t)
+			a := check.Value(netlink.ParseAddr(netip.PrefixFrom(used, used.BitLen()*3/4).String()))(t)
 			a.Flags = 2 // IFA_F_NODAD
 			check.OK(t, netlink.AddrAdd(link, a))
 		})
-		if s.family == vip.IPv4 {
-			l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.101", l.n, l.n))
-		} else {
-			l.kea6(long, fmt.Sprintf("fd09:%d::100 - fd09:%d::101", l.n, l.n))
-		}
+		l.keaOf(family, long, 100, 101)
 		d := newNode(t)
-		h := l.request(s.family)
-		used := netip.MustParsePrefix(text).Addr()
+		h := l.request(family)
 		h.Requested = used
 		d.put(h)
 		d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, "in use by") })
@@ -234,7 +206,7 @@ func TestAddressInUseIsDeclined(t *testing.T) {
 func TestSilentWithoutTenure(t *testing.T) {
 	t.Parallel()
 	l := lan(t)
-	server := l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.110", l.n, l.n))
+	server := l.keaOf(vip.IPv4, long, 100, 110)
 	d := newNode(t)
 	d.tenure.Store(false)
 	d.put(l.request(vip.IPv4))
@@ -279,17 +251,16 @@ func TestReservations(t *testing.T) {
 				l := lan(t)
 				h := l.request(vip.IPv4)
 				h.Hostname = s.hostname
-				want := l.addr4(107)
+				want := l.addr(vip.IPv4, 107)
 				if s.asked {
 					h.Requested = want
 				}
 				key := strings.NewReplacer("MAC", h.MAC).Replace
 				switch {
 				case server == "kea" && s.kea == "":
-					l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.110", l.n, l.n))
+					l.keaOf(vip.IPv4, long, 100, 110)
 				case server == "kea":
-					l.kea4(long, fmt.Sprintf(`10.9.%d.100 - 10.9.%d.110"}], "reservations": [{%s, "ip-address": "%s`,
-						l.n, l.n, key(s.kea), want))
+					l.kea4(long, fmt.Sprintf(`%s"}], "reservations": [{%s, "ip-address": "%s`, l.pool(vip.IPv4, 100, 110), key(s.kea), want))
 				case s.dnsmasq == "":
 					l.dnsmasq()
 				default:

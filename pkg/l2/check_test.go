@@ -71,6 +71,14 @@ func (r *fixture) results() string {
 	return strings.Join(out, "\n")
 }
 
+// hasResult fails the test unless the results have a part, so many pokes came since the last look, and these are the problems.
+func (r *fixture) hasResult(t *testing.T, what, part string, pokes int, problems string) {
+	t.Helper()
+	check.Contains(t, r.results(), what, part)
+	check.Equal(t, r.poked(), pokes, "%s: pokes", what)
+	check.Equal(t, r.problems(t), problems, "%s: problems", what)
+}
+
 func (r *fixture) checkResults(t *testing.T, what, want string) {
 	t.Helper()
 	check.Same(t, lines(want), r.results(), "%s: results", what)
@@ -142,9 +150,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 		time.Sleep(10 * time.Millisecond)
 		r.checkResults(t, "at once", "10.0.0.9 probe 0.01s ago: 02:00:00:00:00:fe 02:00:00:00:00:ff")
-		if got := r.poked(); got < 1 || got > 2 {
-			t.Errorf("poked %d times", got)
-		}
+		check.Between(t, r.poked(), 1, 2, "pokes")
 		check.Equal(t, r.problems(t), "in_use 1", "herald_vip_problems")
 		// It is asked again, less and less often, and known as soon as it is free.
 		time.Sleep(5 * time.Minute)
@@ -153,16 +159,13 @@ func TestProbeOfAddressInUse(t *testing.T) {
 			at, _, _ := strings.Cut(line, " ")
 			rounds = append(rounds, at[:strings.Index(at, ".")])
 		}
-		if want := []string{"0", "1", "3", "7", "15", "31", "63", "123", "184", "244"}; !slices.Equal(slices.Compact(rounds), want) {
-			t.Errorf("asked at %v s, want %v", slices.Compact(rounds), want)
-		}
+		check.Same(t, strings.Fields("0 1 3 7 15 31 63 123 184 244"), slices.Compact(rounds), "seconds at which it is asked")
 		check.Equal(t, r.poked(), 0, "pokes though nothing changed")
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(time.Minute)
 		r.checkResults(t, "free", "10.0.0.9 probe 55.69s ago: OK, cleared 55.69s ago")
-		if got := r.poked(); got != 1 || r.problems(t) != "" {
-			t.Errorf("poked %d times; %s", got, r.problems(t))
-		}
+		check.Equal(t, r.poked(), 1, "pokes")
+		check.Equal(t, r.problems(t), "", "problems")
 		// Somebody takes it before it was used.
 		r.lan.announce("eth0", "10.0.0.9", 0xfd)
 		r.checkResults(t, "taken again", "10.0.0.9 probe 0.00s ago: 02:00:00:00:00:fd")
@@ -198,9 +201,7 @@ func TestProbeInAFlood(t *testing.T) {
 			if got := r.results(); !strings.HasSuffix(got, tt.want) {
 				t.Errorf("a flood of %v: %s, want %s", tt.ends, got, tt.want)
 			}
-			if warned := strings.Contains(r.log.String(), "another host may have an address"); warned != (tt.ends == time.Hour) {
-				t.Errorf("a flood of %v: warned: %v", tt.ends, warned)
-			}
+			check.Equal(t, strings.Contains(r.log.Take(), "another host may have an address"), tt.ends == time.Hour, "a flood of %v: warned", tt.ends)
 		})
 	}
 }
@@ -270,7 +271,7 @@ func TestProbeThatCannotBeSent(t *testing.T) {
 			}
 			time.Sleep(90 * time.Second)
 			check.Equal(t, r.poked(), 0, "%s: pokes", tt.name)
-			if got := strings.Count(r.log.String(), "can't ask whether"); got == 1 != tt.log || got > 1 {
+			if got := strings.Count(r.log.Take(), "can't ask whether"); got == 1 != tt.log || got > 1 {
 				t.Errorf("%s: logged %d times", tt.name, got)
 			}
 		})
@@ -288,9 +289,7 @@ func TestDefend(t *testing.T) {
 		check.Equal(t, r.poked(), 1, "pokes by a claim")
 		r.putChecks(t, defendCheck("10.0.0.9"))
 		const defence = "eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
-		if got := r.lan.takeFrames(); !strings.Contains(got, "10.0s "+defence) {
-			t.Errorf("no defence at once:\n%s", got)
-		}
+		check.Contains(t, r.lan.takeFrames(), "at once", "10.0s "+defence)
 		time.Sleep(10 * time.Millisecond)
 		r.checkResults(t, "at once", "10.0.0.9 defend 0.01s ago: 02:00:00:00:00:ff")
 		check.Equal(t, r.problems(t), "conflict 1", "herald_vip_problems")
@@ -301,33 +300,21 @@ func TestDefend(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			r.lan.announce("eth0", "10.0.0.9", 0xff)
 		}
-		if got := check.Metric(t, "", r.metrics.sent.WithLabelValues("ipv4")) - before; got < 20 || got > 26 {
-			t.Errorf("%v announcements in a minute of conflict, want 20 and 6 at most", got)
-		}
-		if got := r.poked(); got > 8 {
-			t.Errorf("poked %d times in a minute", got)
-		}
+		check.Between(t, check.Metric(t, "", r.metrics.sent.WithLabelValues("ipv4"))-before, 20, 26, "announcements in a minute of conflict")
+		check.Between(t, r.poked(), 0, 8, "pokes in a minute")
 		// It goes. Three rounds of probes have to say so: a host may answer at times only.
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(19 * time.Second)
-		if got := r.results(); strings.Contains(got, "OK") {
-			t.Errorf("too early: %s", got)
-		}
+		check.Lacks(t, r.results(), "too early", "OK")
 		time.Sleep(15 * time.Second)
-		if got := r.results(); !strings.Contains(got, "OK, cleared") || r.poked() != 1 {
-			t.Errorf("gone: %s", got)
-		}
+		r.hasResult(t, "gone", "OK, cleared", 1, "")
 		r.lan.takeFrames()
 		time.Sleep(time.Minute)
-		if got := r.lan.takeFrames(); strings.Contains(got, "who has") {
-			t.Errorf("asked though nobody claims it:\n%s", got)
-		}
+		check.Lacks(t, r.lan.takeFrames(), "nobody claims it", "who has")
 		// It is back.
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		r.checkResults(t, "back", "10.0.0.9 defend 0.00s ago: 02:00:00:00:00:ff")
-		if got := r.lan.takeFrames(); !strings.Contains(got, defence) {
-			t.Errorf("no defence:\n%s", got)
-		}
+		check.Contains(t, r.lan.takeFrames(), "it is back", defence)
 		// It turns out to be a node that has joined meanwhile.
 		i := defendCheck("10.0.0.9")
 		i.AllowedMACs += " 02:00:00:00:00:ff"
@@ -346,9 +333,7 @@ func TestNoDefenceOfWhatIsNotAnnounced(t *testing.T) {
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		r.lan.announce("eth0", "10.0.0.8", 0xff)
 		time.Sleep(30 * time.Second)
-		if got := r.lan.takeFrames(); strings.Contains(got, "request") {
-			t.Errorf("announced:\n%s", got)
-		}
+		check.Lacks(t, r.lan.takeFrames(), "announced", "request")
 	})
 }
 
@@ -382,34 +367,25 @@ func TestVerify(t *testing.T) {
 			r.checkFrames(t, "it may just have moved", "")
 			time.Sleep(time.Minute)
 			r.checkResults(t, "answered", "")
-			if got := strings.Count(r.lan.takeFrames(), "who has "+addr+" tell "+map[bool]string{true: "10.0.0.2", false: "2001:db8::2"}[addr == "10.0.0.9"]); got < 9 || got > 13 {
-				t.Errorf("asked %d times in a minute", got)
-			}
+			check.Between(t, strings.Count(r.lan.takeFrames(), "who has "+addr+" tell "+map[bool]string{true: "10.0.0.2", false: "2001:db8::2"}[addr == "10.0.0.9"]), 9, 13, "requests in a minute")
 			check.Equal(t, r.poked(), 0, "pokes")
 			r.lan.setHosts("eth0", addr)
 			time.Sleep(3 * time.Second)
 			r.checkResults(t, "not answered yet", "")
 			time.Sleep(7 * time.Second)
-			if got := r.results(); !strings.Contains(got, "no answer") || r.poked() != 1 || r.problems(t) != "unanswered 1" {
-				t.Errorf("no answer: %s; %s", got, r.problems(t))
-			}
+			r.hasResult(t, "it does not answer", "no answer", 1, "unanswered 1")
 			time.Sleep(time.Minute)
 			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(7 * time.Second)
-			if got := r.results(); !strings.Contains(got, "OK, cleared") || r.poked() != 1 || r.problems(t) != "" {
-				t.Errorf("answered again: %s", got)
-			}
+			r.hasResult(t, "answered again", "OK, cleared", 1, "")
 			// The owner's MAC, and another.
 			r.lan.setHosts("eth0", addr, 0x11, 0xff)
 			time.Sleep(9 * time.Second)
-			if got := r.results(); !strings.Contains(got, " 02:00:00:00:00:ff") || strings.Contains(got, ":11") || r.poked() != 1 || r.problems(t) != "foreign_mac 1" {
-				t.Errorf("two answer: %s", got)
-			}
+			r.hasResult(t, "two answer", " 02:00:00:00:00:ff", 1, "foreign_mac 1")
+			check.Lacks(t, r.results(), "two answer", ":11")
 			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(30 * time.Second)
-			if got := r.results(); !strings.Contains(got, "OK, cleared") || r.poked() != 1 {
-				t.Errorf("one answers: %s", got)
-			}
+			r.hasResult(t, "one answers", "OK, cleared", 1, "")
 			// Another owner: the check begins from nothing.
 			i := verifyCheck(addr)
 			i.Owner, i.AllowedMACs, i.Transitions = "n3", "02:00:00:00:00:12", 7
@@ -432,9 +408,7 @@ func TestVerifyOwnerAnnouncesButDoesNotReply(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 				r.lan.announce("eth0", addr, 0x11)
 			}
-			if got := r.results(); !strings.Contains(got, "no answer") {
-				t.Errorf("found %q", got)
-			}
+			check.Contains(t, r.results(), "results", "no answer")
 		})
 	}
 }
@@ -479,20 +453,14 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 		r.checkResults(t, "nobody is heard", "")
 		stop := r.keepLinkAlive(t)
 		time.Sleep(15 * time.Second)
-		if got := r.results(); !strings.Contains(got, "no answer") {
-			t.Errorf("others are heard: %q", got)
-		}
+		check.Contains(t, r.results(), "others are heard", "no answer")
 		stop()
 		r.lan.setFault("send eth0", unix.ENETDOWN)
 		before := r.results()
 		time.Sleep(time.Minute)
-		if got := r.results(); strings.Count(got, "no answer") != strings.Count(before, "no answer") {
-			t.Errorf("can't ask: %s", got)
-		}
+		check.Equal(t, strings.Count(r.results(), "no answer"), strings.Count(before, "no answer"), "results, though nobody can be asked")
 	})
-	synctest.Test(t, func(t *testing.T) { // an owner whose MACs are not known
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) { // an owner whose MACs are not known
 		r.lan.setHosts("eth0", "10.0.0.9", 0xff)
 		i := verifyCheck("10.0.0.9")
 		i.AllowedMACs = ""
@@ -525,17 +493,11 @@ func TestVerifyRateIsLimited(t *testing.T) {
 		for _, c := range counts {
 			total += c
 		}
-		if total < 900 || total > 1001 {
-			t.Errorf("%d requests in 100 s", total)
-		}
-		if len(counts) != n {
-			t.Errorf("%d of %d VIPs were asked for", len(counts), n)
-		}
+		check.Between(t, total, 900, 1001, "requests in 100 s")
+		check.Equal(t, len(counts), n, "VIPs that were asked for")
 		check.Equal(t, r.problems(t), "unanswered 5", "herald_vip_problems")
 		for _, k := range slices.Sorted(maps.Keys(counts)) {
-			if counts[k] > 12 {
-				t.Errorf("%s: %d times", k, counts[k])
-			}
+			check.Between(t, counts[k], 0, 12, "requests for %s", k)
 		}
 	})
 }
@@ -553,9 +515,7 @@ func TestManyProbesInParallel(t *testing.T) {
 		r.Observe(&w)
 		check.Equal(t, len(w.CheckResults), 1000, "checks with a result")
 		check.Equal(t, check.Metric(t, "", r.metrics.requests.WithLabelValues("ipv4")), 3000, "requests")
-		if got := r.poked(); got > 5 {
-			t.Errorf("poked %d times", got)
-		}
+		check.Between(t, r.poked(), 0, 5, "pokes")
 	})
 }
 
@@ -586,16 +546,12 @@ func TestResultsAreOfWhatWasPutLast(t *testing.T) {
 	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 		time.Sleep(200 * time.Millisecond)
-		if got := r.results(); !strings.Contains(got, "10.0.0.9 probe") {
-			t.Fatalf("results are %q", got)
-		}
+		check.Contains(t, r.results(), "before", "10.0.0.9 probe")
 		for _, want := range [][]vip.AddressCheck{nil, {defendCheck("10.0.0.9")}} {
 			r.AddressChecks().Put(want)
 			var w vip.World
 			r.Observe(&w) // Run has not seen it yet
-			if len(w.CheckResults) > 0 {
-				t.Errorf("results are %v after Put of %v", w.CheckResults, want)
-			}
+			check.Equal(t, len(w.CheckResults), 0, "results after Put of %v", want)
 		}
 	})
 }

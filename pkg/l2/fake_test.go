@@ -1,7 +1,6 @@
 package l2
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -298,7 +297,7 @@ func (l *fakeLAN) announce(link, addr string, mac byte) {
 type fixture struct {
 	*Announcer
 	lan *fakeLAN
-	log *buffer
+	log *check.Buffer
 
 	lock   sync.Mutex
 	tenure vip.Tenure
@@ -309,7 +308,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, l *fakeLAN) *fixture {
 	t.Helper()
-	r := &fixture{lan: l, log: &buffer{}, sysctls: map[string]int{}, tenure: vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}}
+	r := &fixture{lan: l, log: &check.Buffer{}, sysctls: map[string]int{}, tenure: vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}}
 	logger := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -423,28 +422,6 @@ func lines(s string) string {
 	}
 	return strings.Join(out, "\n")
 }
-
-// buffer is a bytes.Buffer for several writers.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-// String is what was written since the last call.
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer b.b.Reset()
-	return b.b.String()
-}
-
-func (b *buffer) clear() { _ = b.String() }
 
 // onLAN runs a test in a bubble, with an Announcer that runs on a fake LAN of these links.
 func onLAN(t *testing.T, links string, test func(t *testing.T, r *fixture)) {

@@ -3,7 +3,6 @@ package l2
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -27,17 +26,13 @@ func TestFormerOwner(t *testing.T) {
 			r.putChecks(t, formerCheck(addr))
 			time.Sleep(2 * time.Second)
 			r.checkResults(t, "it answers", "")
-			if got := strings.Count(r.lan.takeFrames(), "who has "+addr); got < 150 || got > 210 {
-				t.Errorf("asked %d times in two seconds", got)
-			}
+			check.Between(t, strings.Count(r.lan.takeFrames(), "who has "+addr), 150, 210, "requests in two seconds")
 			r.poked()
 			r.lan.setHosts("eth0", addr, 0xff) // a successor by other rights
 			time.Sleep(2*maxFormerUnanswered*formerGap - time.Millisecond)
 			r.checkResults(t, "not for long enough", "")
 			time.Sleep(formerGap + time.Millisecond)
-			if got := r.results(); !strings.Contains(got, "no answer") || r.poked() != 1 || r.problems(t) != "" {
-				t.Errorf("it does not answer: %s; %s", got, r.problems(t))
-			}
+			r.hasResult(t, "it does not answer", "no answer", 1, "")
 			r.lan.takeFrames()
 			time.Sleep(time.Minute)
 			r.checkFrames(t, "it is known", "")
@@ -48,10 +43,8 @@ func TestFormerOwner(t *testing.T) {
 // A kernel that goes on to answer, as that of a node may that holds on without the API server, is asked ten times a second after a while; when it
 // ceases to, that is found as soon as with many requests.
 func TestFormerOwnerForHours(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const count = 40
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	const count = 40
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		var want []vip.AddressCheck
 		for i := range count {
 			addr := fmt.Sprintf("10.0.0.%d", 1+i)
@@ -62,16 +55,12 @@ func TestFormerOwnerForHours(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		r.lan.takeFrames()
 		time.Sleep(10 * time.Second)
-		if got := strings.Count(r.lan.takeFrames(), "who has"); got < 90 || got > 110 {
-			t.Errorf("asked %d times in ten seconds", got)
-		}
+		check.Between(t, strings.Count(r.lan.takeFrames(), "who has"), 90, 110, "requests in ten seconds")
 		for _, x := range want {
 			r.lan.setHosts("eth0", x.Addr.String())
 		}
 		time.Sleep(slowGap + 10*formerGap + 30*time.Millisecond)
-		if got := strings.Count(r.results(), "no answer"); got != count+1 {
-			t.Errorf("%d of %d are known to be silent", got, count+1)
-		}
+		check.Equal(t, strings.Count(r.results(), "no answer"), count+1, "known to be silent")
 	})
 }
 
@@ -92,10 +81,8 @@ func TestFormerOwnerWithLoss(t *testing.T) {
 
 // However many addresses there are, some are asked for at a time; once one is silent all are. What is found at once is told once.
 func TestManyFormerOwners(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const count = 400
-		r := newFixture(t, newLAN("eth0"))
-		defer r.run(t)()
+	const count = 400
+	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		var want []vip.AddressCheck
 		for i := range count {
 			addr := fmt.Sprintf("10.0.%d.%d", 1+i/200, 1+i%200)
@@ -106,9 +93,7 @@ func TestManyFormerOwners(t *testing.T) {
 		time.Sleep(time.Second)
 		r.lan.takeFrames()
 		time.Sleep(time.Second)
-		if got := strings.Count(r.lan.takeFrames(), "who has"); got < 900 || got > 1100 {
-			t.Errorf("asked %d times in a second", got)
-		}
+		check.Between(t, strings.Count(r.lan.takeFrames(), "who has"), 900, 1100, "requests in a second")
 		for _, x := range want {
 			r.lan.setHosts("eth0", x.Addr.String())
 		}
@@ -116,12 +101,8 @@ func TestManyFormerOwners(t *testing.T) {
 		time.Sleep(8*formerGap + time.Millisecond) // one round, and six of formerBurst
 		check.Equal(t, strings.Count(r.results(), "no answer"), formerBurst, "known to be silent at first")
 		time.Sleep(6 * formerGap)
-		if got := strings.Count(r.results(), "no answer"); got != count {
-			t.Errorf("%d of %d are known to be silent", got, count)
-		}
-		if got := r.poked(); got < 1 || got > 2 {
-			t.Errorf("told %d times, want once or twice", got)
-		}
+		check.Equal(t, strings.Count(r.results(), "no answer"), count, "known to be silent")
+		check.Between(t, r.poked(), 1, 2, "pokes")
 	})
 }
 
@@ -178,15 +159,11 @@ func TestFormerOwnerInAFlood(t *testing.T) {
 			r.checkResults(t, tt.name+", not for long enough", "")
 			if tt.within == 0 {
 				flooded(time.Minute)
-				if got := r.results(); strings.Contains(got, "no answer") {
-					t.Errorf("%s: got %q", tt.name, got)
-				}
+				check.Lacks(t, r.results(), tt.name, "no answer")
 				return
 			}
 			flooded(tt.within - slowAfter + time.Second)
-			if got := r.results(); strings.Count(got, "no answer") != 2 {
-				t.Errorf("%s: got %q", tt.name, got)
-			}
+			check.Equal(t, strings.Count(r.results(), "no answer"), 2, "%s: known to be silent", tt.name)
 		})
 	}
 }
@@ -200,22 +177,20 @@ func TestFormerOwnerGoesOn(t *testing.T) {
 		time.Sleep(slowAfter - 50*time.Millisecond)
 		r.checkResults(t, "not for long enough", "")
 		r.poked()
-		r.log.clear()
+		r.log.Take()
 		time.Sleep(100 * time.Millisecond)
 		pokes := r.poked() // twice if one was first asked for a formerGap after the other
 		if got := r.results(); strings.Count(got, " still answered by 02:00:00:00:00:11") != 2 || pokes < 1 || pokes > 2 || r.problems(t) != "former_owner 2" {
 			t.Errorf("it goes on to answer: %s; %s; told %d times", got, r.problems(t), pokes)
 		}
 		time.Sleep(time.Minute)
-		if got := r.log.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "mac=02:00:00:00:00:11") || r.poked() != 0 {
+		if got := r.log.Take(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "mac=02:00:00:00:00:11") || r.poked() != 0 {
 			t.Errorf("logged:\n%s", got)
 		}
 		other := formerCheck("10.0.0.9")
 		other.AllowedMACs = "02:00:00:00:00:12"
 		r.putChecks(t, other, formerCheck("10.0.0.10"))
-		if got := r.results(); strings.Count(got, " still answered by") != 1 {
-			t.Errorf("for one of them that node counts no more: %s", got)
-		}
+		check.Equal(t, strings.Count(r.results(), " still answered by"), 1, "results when that node counts no more for one of them")
 		r.lan.setHosts("eth0", "10.0.0.10")
 		time.Sleep(time.Second)
 		if got := r.results(); strings.Count(got, " no answer") != 2 || strings.Contains(got, "still") || r.problems(t) != "" {
@@ -232,20 +207,23 @@ func TestFormerOwnerThatCannotBeAsked(t *testing.T) {
 		time.Sleep(slowAfter - 50*time.Millisecond)
 		r.checkResults(t, "not for long enough", "")
 		time.Sleep(100 * time.Millisecond)
-		if got := r.results(); !strings.Contains(got, ", not sent: no buffer space available") || r.poked() != 1 || r.problems(t) != "former_owner 1" {
-			t.Errorf("it can't be asked: %s; %s", got, r.problems(t))
-		}
+		r.hasResult(t, "it can't be asked", ", not sent: no buffer space available", 1, "former_owner 1")
 		r.lan.setFault("send eth0", nil)
 		r.lan.setHosts("eth0", "10.0.0.9", 0x11)
 		time.Sleep(time.Second)
-		if got := r.results(); got != "" || r.problems(t) != "" {
-			t.Errorf("it answers: %s; %s", got, r.problems(t))
-		}
+		check.Equal(t, r.results(), "", "results when it answers")
+		check.Equal(t, r.problems(t), "", "problems")
 	})
 }
 
 func neighborCheck(addr string) vip.AddressCheck {
 	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckNeighbor, Owner: "n2"}
+}
+
+// unanswered is the addresses of nodes that do not answer.
+func (r *fixture) unanswered() string {
+	synctest.Wait()
+	return fmt.Sprint(r.AddressChecks().Unanswered())
 }
 
 // A node that stops to answer, while other hosts are heard, is reported within 5 s; one that answers again after half a minute.
@@ -255,11 +233,7 @@ func TestNeighbor(t *testing.T) {
 			defer r.keepLinkAlive(t)()
 			unanswered := func(what string, want bool) {
 				t.Helper()
-				synctest.Wait()
-				got := r.AddressChecks().Unanswered()
-				if slices.Contains(got, netip.MustParseAddr(addr)) != want || len(got) > 1 {
-					t.Errorf("%s: unanswered %v", what, got)
-				}
+				check.Equal(t, r.unanswered(), map[bool]string{true: "[" + addr + "]", false: "[]"}[want], "%s: unanswered", what)
 			}
 			r.lan.setHosts("eth0", addr, 0x11)
 			r.putChecks(t, neighborCheck(addr))
@@ -302,17 +276,12 @@ func TestNeighborOnASilentLink(t *testing.T) {
 		r.lan.setHosts("eth0", "10.0.0.8")
 		for range 60 {
 			time.Sleep(time.Second)
-			if got := r.AddressChecks().Unanswered(); len(got) > 0 {
-				t.Fatalf("unanswered: %v", got)
-			}
+			check.Equal(t, r.unanswered(), "[]", "unanswered")
 		}
 		// One of them is back: then the other one is not.
 		r.lan.setHosts("eth0", "10.0.0.8", 0x12)
 		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		if got := r.AddressChecks().Unanswered(); len(got) != 1 || got[0] != netip.MustParseAddr("10.0.0.9") {
-			t.Errorf("unanswered: %v", got)
-		}
+		check.Equal(t, r.unanswered(), "[10.0.0.9]", "unanswered")
 	})
 }
 
@@ -334,10 +303,7 @@ func TestNeighborOnALinkThatIsBack(t *testing.T) {
 				r.lan.deliver("eth0", messageAnnouncement.by("10.0.0.77", 0x77))
 				r.lan.mu.Unlock()
 				time.Sleep(2 * time.Second)
-				synctest.Wait()
-				if got := r.AddressChecks().Unanswered(); len(got) > 0 {
-					t.Errorf("cut for %v, phase %v: unanswered: %v", cut, phase, got)
-				}
+				check.Equal(t, r.unanswered(), "[]", "cut for %v, phase %v: unanswered", cut, phase)
 			})
 		}
 	}
@@ -351,9 +317,7 @@ func TestNeighborInAFlood(t *testing.T) {
 		for range 60 {
 			r.heard.setFlooded("eth0", time.Now())
 			time.Sleep(time.Second)
-			if got := r.AddressChecks().Unanswered(); len(got) > 0 {
-				t.Fatalf("unanswered: %v", got)
-			}
+			check.Equal(t, r.unanswered(), "[]", "unanswered")
 		}
 	})
 }
@@ -373,7 +337,6 @@ func TestNeighborBesideManyVIPs(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		check.Equal(t, len(r.AddressChecks().Unanswered()), 1, "unanswered")
+		check.Equal(t, r.unanswered(), "[10.0.0.9]", "unanswered")
 	})
 }

@@ -189,8 +189,7 @@ func TestParseNA(t *testing.T) {
 // FuzzParseARP: of any frame parseARP makes a message about an IPv4 address, or none, and what asks gets a reply.
 func FuzzParseARP(f *testing.F) {
 	a := netip.MustParseAddr("10.0.0.9")
-	frames, err := announcementFrames(a, mac)
-	check.OK(f, err)
+	frames := check.Value(announcementFrames(a, mac))(f)
 	for _, frame := range append(frames, nil, arpBytes(1, netip.IPv4Unspecified(), a), arpBytes(2, a, a), arpBytes(257, a, a)) {
 		f.Add(frame)
 		f.Add(frame[:min(len(frame), 41)])

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
@@ -26,15 +25,8 @@ func TestSetAnnouncesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, newLAN("eth0", "eth1")) // Run isn't needed for that
 		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"))
-		frames := lines(r.lan.takeFrames())
-		for _, want := range []string{
-			"0.0s eth0 arp request 10.0.0.9 02:00:00:00:00:0a\n0.0s eth0 arp reply 10.0.0.9 02:00:00:00:00:0a",
-			"0.0s eth1 na ff02::1 2001:db8::9 02:00:00:00:00:0b\n0.0s eth1 na ff02::2 2001:db8::9 02:00:00:00:00:0b",
-		} {
-			if !strings.Contains(frames, want) {
-				t.Errorf("frames\n%s\nwant among them\n%s", frames, want)
-			}
-		}
+		check.Contains(t, lines(r.lan.takeFrames()), "frames", lines(firstFrames),
+			"0.0s eth1 na ff02::1 2001:db8::9 02:00:00:00:00:0b\n0.0s eth1 na ff02::2 2001:db8::9 02:00:00:00:00:0b")
 		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"))
 		r.checkFrames(t, "the same again", "")
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
@@ -72,16 +64,12 @@ func TestRepetitions(t *testing.T) {
 				}
 				var now float64
 				fmt.Sscan(at, &now)
-				if gap := now - last; gap < 2.6 || gap > 3.4 {
-					t.Errorf("%.1fs passed between two repetitions, want 2.6 to 3.4", gap)
-				}
+				check.Between(t, now-last, 2.6, 3.4, "seconds between two repetitions")
 				gaps[fmt.Sprintf("%.1f", now-last)] = true
 				last = now
 				total++
 			}
-			if total < 95 || total > 105 {
-				t.Errorf("%v repetitions in 300 s, want 100", total)
-			}
+			check.Between(t, total, 95, 105, "repetitions in 300 s")
 			if len(gaps) < 3 {
 				t.Errorf("no jitter: gaps are %v", gaps)
 			}
@@ -90,7 +78,7 @@ func TestRepetitions(t *testing.T) {
 			r.lan.takeFrames()
 			time.Sleep(10 * time.Second)
 			r.checkFrames(t, "no longer wanted", "")
-			check.Equal(t, r.log.String(), "", "log")
+			check.Equal(t, r.log.Take(), "", "log")
 		})
 	}
 }
@@ -206,30 +194,23 @@ func TestLinkOfManyVIPsGoesDown(t *testing.T) {
 			if have, err := r.Set(t.Context(), want); len(have) != step.have || err == nil != (step.have > 0) {
 				t.Errorf("%v: have %v, error %v", step.flags, have, err)
 			}
-			if got := r.log.String(); !strings.HasPrefix(got, step.log) || strings.Count(got, "\n") != min(len(step.log), 1) {
+			if got := r.log.Take(); !strings.HasPrefix(got, step.log) || strings.Count(got, "\n") != min(len(step.log), 1) {
 				t.Errorf("%v: logged\n%s, want one line with %q", step.flags, got, step.log)
 			}
-			r.log.clear()
+			r.log.Take()
 		}
 		// What has happened to VIPs that have left the link says nothing about the next one, though the link is still listened on.
-		other := announce("eth0", "10.0.0.99")
-		other.ListenOnly = true
+		other := listenOnly("eth0", "10.0.0.99")
 		for _, flags := range []net.Flags{0, net.FlagUp | net.FlagRunning} {
-			if _, err := r.Set(t.Context(), []vip.Announcement{other}); err != nil {
-				t.Error(err)
-			}
+			check.Value(r.Set(t.Context(), []vip.Announcement{other}))(t)
 			lan.changeLink("eth0", func(i *net.Interface) { i.Flags = flags })
 			time.Sleep(5 * time.Second)
-			r.log.clear()
+			r.log.Take()
 		}
-		if _, err := r.Set(t.Context(), append(want[:1:1], other)); err != nil {
-			t.Error(err)
-		}
+		check.Value(r.Set(t.Context(), append(want[:1:1], other)))(t)
 		lan.changeLink("eth0", func(i *net.Interface) { i.Flags = 0 })
 		time.Sleep(5 * time.Second)
-		if got := r.log.String(); strings.Count(got, "WARN msg=") != 1 {
-			t.Errorf("logged\n%s, want one warning", got)
-		}
+		check.Equal(t, strings.Count(r.log.Take(), "WARN msg="), 1, "warnings")
 	})
 }
 
@@ -269,19 +250,15 @@ func TestLinkChanges(t *testing.T) {
 		} {
 			time.Sleep(20 * time.Second) // the announcements are slow again
 			r.lan.takeFrames()
-			r.log.clear()
+			r.log.Take()
 			step.change()
 			if step.name == "it can't send" {
 				time.Sleep(2 * time.Second) // that shows at the next repetition
 			}
 			time.Sleep(2300 * time.Millisecond)
 			frames := r.lan.takeFrames()
-			if got := strings.Contains(frames, "arp reply 10.0.0.9 "+step.mac); got != step.works {
-				t.Errorf("%s: announced from the beginning %v, want %v, in\n%s", step.name, got, step.works, frames)
-			}
-			if strings.Contains(frames, "reply 10.0.0.1") {
-				t.Errorf("%s: the other link's address was announced from the beginning", step.name)
-			}
+			check.Equal(t, strings.Contains(frames, "arp reply 10.0.0.9 "+step.mac), step.works, "%s: announced from the beginning, in\n%s", step.name, frames)
+			check.Lacks(t, frames, step.name+": the other link's address, from the beginning", "reply 10.0.0.1")
 			if got := r.poked(); got != step.pokes && step.pokes >= 0 {
 				t.Errorf("%s: poked %d times, want %d", step.name, got, step.pokes)
 			}
@@ -290,7 +267,7 @@ func TestLinkChanges(t *testing.T) {
 			} else if have, err := r.Set(t.Context(), []vip.Announcement{want, other}); len(have) != 1 || err == nil {
 				t.Errorf("%s: have %v, error %v", step.name, have, err)
 			}
-			got := r.log.String()
+			got := r.log.Take()
 			if step.pokes < 0 { // a repetition may have come before the look at the links, and failed
 				continue
 			}
@@ -317,12 +294,7 @@ func TestLinkChangeConcernsAllItsAddresses(t *testing.T) {
 			_, _ = r.Set(t.Context(), []vip.Announcement{a, b, announce("eth0", "10.0.0.77")}) // which looks, too
 			lan.changeLink("eth0", func(i *net.Interface) { i.Flags |= net.FlagUp })
 			time.Sleep(1700 * time.Millisecond)
-			frames := lan.takeFrames()
-			for _, want := range []string{"arp reply 10.0.0.9", "na ff02::2 2001:db8::9"} {
-				if !strings.Contains(frames, want) {
-					t.Errorf("no %q in\n%s", want, frames)
-				}
-			}
+			check.Contains(t, lan.takeFrames(), "frames", "arp reply 10.0.0.9", "na ff02::2 2001:db8::9")
 			r.set(t, "eth0 10.0.0.9\n eth0 2001:db8::9", "", a, b)
 		}
 	})
@@ -357,12 +329,8 @@ func TestHeardAnnouncements(t *testing.T) {
 		r.lan.changeLink("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })
 		time.Sleep(1100 * time.Millisecond)
 		r.lan.announce("eth0", "10.0.0.9", 0x0c)
-		if got := r.heardText(); strings.Contains(got, ":0c") {
-			t.Errorf("heard itself: %s", got)
-		}
-		if got := strings.Contains(r.lan.takeFrames(), "10.0.0.9"); got {
-			t.Error("announced what was only to be listened for")
-		}
+		check.Lacks(t, r.heardText(), "heard itself", ":0c")
+		check.Lacks(t, r.lan.takeFrames(), "announced what was only to be listened for", "10.0.0.9")
 		check.Equal(t, check.Metric(t, "", r.metrics.heard), 5, "herald_announcements_heard_total")
 	})
 }
@@ -388,9 +356,8 @@ func TestHandOver(t *testing.T) {
 		// Long after, everything is new.
 		r.set(t, "", "")
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		if got := r.heardText(); got != "" || r.poked() > 0 {
-			t.Errorf("Heard %s of what isn't wanted", got)
-		}
+		check.Equal(t, r.heardText(), "", "Heard of what isn't wanted")
+		check.Equal(t, r.poked(), 0, "pokes")
 		time.Sleep(3 * time.Second)
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		check.Equal(t, r.heardText(), "", "Heard of long ago")
@@ -406,9 +373,8 @@ func TestNoLongerWantedIsHeardForAMoment(t *testing.T) {
 		synctest.Wait()
 		r.set(t, "eth0 10.0.0.8 listen", "", keep)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
-		if got := r.poked(); got != 0 || r.heardText() != "" {
-			t.Errorf("poked %d times, Heard %s", got, r.heardText())
-		}
+		check.Equal(t, r.poked(), 0, "pokes")
+		check.Equal(t, r.heardText(), "", "Heard")
 		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
 		check.Same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard")
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
@@ -459,14 +425,12 @@ func TestReceiversFollowTheLinks(t *testing.T) {
 		synctest.Wait()
 		lan.removeLink("eth0")
 		time.Sleep(5 * time.Second)
-		r.log.clear()
+		r.log.Take()
 		lan.setLink(net.Interface{Index: 99, Name: "eth0", Flags: net.FlagUp, HardwareAddr: mac})
 		time.Sleep(2500 * time.Millisecond)
 		lan.announce("eth0", "10.0.0.9", 0xff)
 		lan.announce("eth0", "2001:db8::9", 0xff)
-		if d := cmp.Diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
-			t.Errorf("Heard on the new link (-want +got):\n%s", d)
-		}
+		check.Same(t, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText(), "Heard on the new link")
 		check.Equal(t, lan.openSockets(), 2, "open sockets")
 		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 		synctest.Wait()
@@ -483,15 +447,13 @@ func TestReceiversThatFail(t *testing.T) {
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		time.Sleep(10 * time.Second)
 		want := regexp.MustCompile(`^level=WARN msg="can't receive the announcements of other hosts, trying again every second" link=eth0 family=IPv4 err="operation not permitted"\n$`)
-		if got := r.log.String(); !want.MatchString(got) {
+		if got := r.log.Take(); !want.MatchString(got) {
 			t.Errorf("logged %q, want one warning", got)
 		}
 		lan.setFault("openReceiver eth0", nil)
 		time.Sleep(1100 * time.Millisecond)
 		lan.announce("eth0", "10.0.0.9", 0xff)
-		if got := r.heardText(); got == "" {
-			t.Error("nothing is heard")
-		}
+		check.Equal(t, r.heardText() != "", true, "something is heard")
 	})
 }
 
@@ -526,9 +488,7 @@ func TestMetrics(t *testing.T) {
 		}
 		reg := prometheus.NewPedanticRegistry()
 		for _, c := range r.Collectors() {
-			if err := reg.Register(c); err != nil {
-				t.Error(err)
-			}
+			check.OK(t, reg.Register(c))
 		}
 		families, err := reg.Gather()
 		if err != nil || len(families) != 5 {

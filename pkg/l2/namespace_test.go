@@ -48,9 +48,7 @@ func connectNeighbour(t testing.TB) *neighbour {
 	t.Cleanup(func() { n.handle.Close(); _ = n.ns.Close() })
 	n.link = n.addCable(t, "0", mac)
 	for _, a := range []string{"10.0.0.1/24", "2001:db8::1/64"} {
-		addr := check.Value(netlink.ParseAddr(a))(t)
-		addr.Flags = unix.IFA_F_NODAD
-		check.OK(t, n.handle.AddrAdd(n.link, addr))
+		n.addAddress(t, a)
 	}
 	return n
 }
@@ -168,12 +166,28 @@ func (n *neighbour) entry(t testing.TB, addr string) string {
 	return list[i].HardwareAddr.String()
 }
 
+// awaitEntries waits until the neighbour thinks that the addresses are here.
+func (n *neighbour) awaitEntries(t testing.TB, addrs ...string) {
+	t.Helper()
+	for _, x := range addrs {
+		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
+	}
+}
+
+// addAddress gives the neighbour an address, at once.
+func (n *neighbour) addAddress(t testing.TB, text string) {
+	t.Helper()
+	addr := check.Value(netlink.ParseAddr(text))(t)
+	addr.Flags = unix.IFA_F_NODAD
+	check.OK(t, n.handle.AddrAdd(n.link, addr))
+}
+
 var otherMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0xff}
 
 // newKernelAnnouncer is an Announcer on the real links, running.
-func newKernelAnnouncer(t testing.TB) (a *Announcer, log *buffer, poked chan struct{}) {
+func newKernelAnnouncer(t testing.TB) (a *Announcer, log *check.Buffer, poked chan struct{}) {
 	t.Helper()
-	log = &buffer{}
+	log = &check.Buffer{}
 	poked = make(chan struct{}, 1)
 	poke := func() {
 		select {
@@ -223,9 +237,7 @@ func TestKernelNeighbourTable(t *testing.T) {
 	}
 	want = append(want, announce("eth0", "10.0.0.8"))
 	check.Value(a.Set(t.Context(), want))(t)
-	for _, x := range addrs {
-		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
-	}
+	n.awaitEntries(t, addrs...)
 	// Within a second of its last change (locktime), too.
 	for _, x := range addrs {
 		n.setEntry(t, x, otherMAC)
@@ -233,12 +245,8 @@ func TestKernelNeighbourTable(t *testing.T) {
 	began := time.Now()
 	check.Value(a.Set(t.Context(), nil))(t)
 	check.Value(a.Set(t.Context(), want))(t)
-	for _, x := range addrs {
-		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
-	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("it took %v, which is a repetition", took)
-	}
+	n.awaitEntries(t, addrs...)
+	check.Between(t, time.Since(began), 0, time.Second, "it took, which is no repetition,")
 	check.Equal(t, n.entry(t, "10.0.0.8"), "", "an entry for 10.0.0.8 was made: arp_accept is 0")
 }
 
@@ -360,9 +368,7 @@ func TestKernelHearsLinux(t *testing.T) {
 	})
 	check.Value(a.Set(t.Context(), []vip.Announcement{listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9")}))(t)
 	for _, x := range []string{"10.0.0.9/32", "2001:db8::9/128"} {
-		addr := check.Value(netlink.ParseAddr(x))(t)
-		addr.Flags = unix.IFA_F_NODAD
-		check.OK(t, n.handle.AddrAdd(n.link, addr))
+		n.addAddress(t, x)
 	}
 	deadline, last := time.Now().Add(10*time.Second), byte(0xec)
 	for {
@@ -394,9 +400,7 @@ func TestKernelLinkChanges(t *testing.T) {
 		have, err := a.Set(t.Context(), want)
 		return fmt.Sprintf("%d announced, error %v", len(have), err)
 	}
-	if got, want := state(), "2 announced, error <nil>"; got != want {
-		t.Fatalf("got %s, want %s", got, want)
-	}
+	check.Equal(t, state(), "2 announced, error <nil>", "at first")
 	becomes := func(what, want string) {
 		t.Helper()
 		deadline := time.After(10 * time.Second)
@@ -419,9 +423,7 @@ func TestKernelLinkChanges(t *testing.T) {
 	n.setEntry(t, "10.0.0.9", otherMAC)
 	n.setEntry(t, "2001:db8::9", otherMAC)
 	becomes("back", "2 announced, error <nil>")
-	for _, x := range []string{"10.0.0.9", "2001:db8::9"} {
-		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
-	}
+	n.awaitEntries(t, "10.0.0.9", "2001:db8::9")
 }
 
 // awaitResult waits for the result of an AddressCheck.
@@ -450,20 +452,14 @@ func TestKernelProbe(t *testing.T) {
 		if f := awaitResult(t, a, probeCheck("eth0", x.ip)); !f.OK() || f.NotSent != "" {
 			t.Errorf("%s, which nobody has: %+v; log:\n%s", x.ip, f, log)
 		}
-		if took := time.Since(began); took < 120*time.Millisecond {
-			t.Errorf("%s: it took %v", x.ip, took)
-		}
-		addr := check.Value(netlink.ParseAddr(x.ip + x.bits))(t)
-		addr.Flags = unix.IFA_F_NODAD
-		check.OK(t, n.handle.AddrAdd(n.link, addr))
+		check.Between(t, time.Since(began), 120*time.Millisecond, 10*time.Second, "%s: it took", x.ip)
+		n.addAddress(t, x.ip+x.bits)
 		if f := awaitResult(t, a, probeCheck("eth0", x.ip)); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != peer {
 			t.Errorf("%s, which the neighbour has: %+v; log:\n%s", x.ip, f, log)
 		}
 		right := probeCheck("eth0", x.ip)
 		right.AllowedMACs += " " + peer
-		if f := awaitResult(t, a, right); !f.OK() {
-			t.Errorf("%s, which another node has: %+v", x.ip, f)
-		}
+		check.Equal(t, awaitResult(t, a, right).OK(), true, "%s, which another node has: OK", x.ip)
 		check.Equal(t, n.entry(t, x.ip), "", "the neighbour has learnt %s", x.ip)
 	}
 	// Linux looks for duplicates (RFC 4862) of an address that we ask for meanwhile: it
@@ -503,9 +499,7 @@ func TestKernelFullQueue(t *testing.T) {
 	for sent := 0; ; sent++ {
 		began := time.Now()
 		err := m.send(frame)
-		if took := time.Since(began); took > 20*sendTimeout {
-			t.Errorf("frame %d took %v", sent, took)
-		}
+		check.Between(t, time.Since(began), 0, 20*sendTimeout, "frame %d took", sent)
 		if err != nil {
 			if !errors.Is(err, unix.EAGAIN) || sent < 10 {
 				t.Errorf("after %d frames: %v", sent, err)
@@ -522,11 +516,7 @@ func TestKernelFullQueue(t *testing.T) {
 			t.Errorf("the queue is full, and a frame that does not wait for room: %v", err)
 		}
 	}
-	if took := time.Since(began); took > 5*sendTimeout {
-		t.Errorf("a hundred frames waited for room again, %v", took)
-	}
+	check.Between(t, time.Since(began), 0, 5*sendTimeout, "a hundred frames waited for room again for")
 	check.OK(t, m.Close())
-	if err := m.send(frame); err == nil {
-		t.Error("a frame was sent after close")
-	}
+	check.Equal(t, m.send(frame) == nil, false, "a frame was sent after close")
 }

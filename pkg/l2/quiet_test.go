@@ -40,9 +40,7 @@ func TestBudget(t *testing.T) {
 			onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 				check.Value(r.Set(t.Context(), manyAnnouncements(tt.vips, "eth0")))(t)
 				time.Sleep(4 * time.Second)
-				if got, want := r.countFrames(24*time.Second), 8*tt.vips; got < want*9/10 || got > want*11/10 {
-					t.Errorf("%d frames in the seconds 4 to 28, want about %d", got, want)
-				}
+				check.Between(t, r.countFrames(24*time.Second), 8*tt.vips*9/10, 8*tt.vips*11/10, "frames in the seconds 4 to 28")
 				time.Sleep(time.Minute)
 				r.lan.takeFrames()
 				last := map[string]time.Duration{}
@@ -59,9 +57,7 @@ func TestBudget(t *testing.T) {
 						}
 						last[what] = now
 					}
-					if n < tt.least || n > tt.most {
-						t.Errorf("%d frames in 10 s, want %d to %d", n, tt.least, tt.most)
-					}
+					check.Between(t, n, tt.least, tt.most, "frames in 10 s")
 				}
 				check.Equal(t, len(last), tt.vips, "VIPs that were announced")
 			})
@@ -77,9 +73,7 @@ func TestLongRateWithinBudget(t *testing.T) {
 		defer r.run(t)()
 		check.Value(r.Set(t.Context(), manyAnnouncements(100, "eth0")))(t)
 		time.Sleep(5 * time.Minute)
-		if got := r.countFrames(1000 * time.Second); got < 450 || got > 550 {
-			t.Errorf("%d frames in 1000 s, want about 500", got)
-		}
+		check.Between(t, r.countFrames(1000*time.Second), 450, 550, "frames in 1000 s")
 	})
 }
 
@@ -114,23 +108,17 @@ func TestFullRateAfterAChange(t *testing.T) {
 			time.Sleep(tick)
 			frames := lan.takeFrames()
 			for _, a := range step.addrs {
-				if !strings.Contains(frames, "request "+a+" ") {
-					t.Errorf("%s: %s is not announced at once, but\n%s", step.name, a, frames)
-				}
+				check.Contains(t, frames, step.name+": at once", "request "+a+" ")
 			}
 			time.Sleep(4 * time.Second)
 			lan.takeFrames()
 			time.Sleep(20 * time.Second)
 			frames = lan.takeFrames()
 			for _, a := range step.addrs {
-				if n := strings.Count(frames, "request "+a+" "); n < 6 || n > 8 {
-					t.Errorf("%s: %s is announced %d times in 20 s, want 7", step.name, a, n)
-				}
+				check.Between(t, strings.Count(frames, "request "+a+" "), 6, 8, "%s: announcements of %s in 20 s", step.name, a)
 			}
 			time.Sleep(time.Minute)
-			if got := r.countFrames(10 * time.Second); got < 90 || got > 110 {
-				t.Errorf("%s: %d frames in 10 s a minute later, want 100", step.name, got)
-			}
+			check.Between(t, r.countFrames(10*time.Second), 90, 110, "%s: frames in 10 s a minute later", step.name)
 		}
 	})
 }
@@ -214,9 +202,8 @@ func TestFloodOfJunk(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		stop()
 		<-done
-		if n.read < 9*readsPerSecond || n.read > 11*readsPerSecond || !a.heard.floodedSince("eth0", began) {
-			t.Errorf("%d were read in ten seconds", n.read)
-		}
+		check.Between(t, n.read, 9*readsPerSecond, 11*readsPerSecond, "read in ten seconds")
+		check.Equal(t, a.heard.floodedSince("eth0", began), true, "flooded")
 	})
 }
 
