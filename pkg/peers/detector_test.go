@@ -2,11 +2,12 @@ package peers
 
 import (
 	"net/netip"
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A fixture is the detector of the node n0, which knows one other node, n1; its clock is the field now.
@@ -51,6 +52,16 @@ func (r *fixture) advance(d time.Duration, f func()) {
 	}
 }
 
+// probes names the nodes that are to be probed now.
+func (r *fixture) probes() string {
+	var names []string
+	probe, _, _ := r.check(r.now)
+	for _, p := range probe {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, " ")
+}
+
 // runProbe has n0 probe n1; that takes d.
 func (r *fixture) runProbe(result probeResult, d time.Duration) {
 	began := r.now
@@ -75,31 +86,24 @@ func TestAskedWhenLate(t *testing.T) {
 		r.receiveHeartbeat(vip.ProcessID{1})
 		p.rx.interval = interval
 		r.advance(interval+checkInterval, nil)
-		if p.probe.running {
-			t.Error("asked before its heartbeat is late")
-		}
+		check.Equal(t, p.probe.running, false, "asked before its heartbeat is late")
 		r.advance(interval/2+checkInterval, nil)
-		if !p.probe.running {
-			t.Error("not asked, though its heartbeat is late")
-		}
+		check.Equal(t, p.probe.running, true, "asked, as its heartbeat is late")
 		r.probeEnded(p, probeResult{answers: true}, r.now, r.now)
 		p.probe.next = r.now.Add(time.Hour) // no other probe is due
 		for range askPause {                // late by itself each time
 			r.receiveHeartbeat(vip.ProcessID{1})
 			p.rx.interval = interval
-			if r.advance(interval, nil); p.probe.running {
-				t.Fatal("asked before its heartbeat is late")
-			}
+			r.advance(interval, nil)
+			check.Equal(t, p.probe.running, false, "asked before its heartbeat is late")
 			if r.now.Sub(p.askedAt) > askPause*interval {
 				break
 			}
-			if r.advance(interval/2+2*checkInterval, nil); p.probe.running {
-				t.Fatal("asked again soon")
-			}
+			r.advance(interval/2+2*checkInterval, nil)
+			check.Equal(t, p.probe.running, false, "asked again soon")
 		}
-		if r.advance(interval/2+2*checkInterval, nil); !p.probe.running {
-			t.Error("not asked when a heartbeat is late again")
-		}
+		r.advance(interval/2+2*checkInterval, nil)
+		check.Equal(t, p.probe.running, true, "asked when a heartbeat is late again")
 		began := r.now
 		r.advance(probeTimeout, nil)
 		r.expectState(vip.Alive)
@@ -122,22 +126,15 @@ func TestOverdue(t *testing.T) {
 	overdue := func() bool { return r.statuses(r.now)["n1"].Overdue }
 	r.receiveHeartbeat(vip.ProcessID{1})
 	r.advance(2*minInterval, nil)
-	if overdue() {
-		t.Error("overdue after two intervals")
-	}
+	check.Equal(t, overdue(), false, "overdue after two intervals")
 	r.advance(checkInterval, nil)
-	if !overdue() {
-		t.Error("not overdue after more than two intervals")
-	}
+	check.Equal(t, overdue(), true, "overdue after more than two intervals")
 	r.receiveHeartbeat(vip.ProcessID{1})
-	if overdue() {
-		t.Error("overdue, though it was heard")
-	}
+	check.Equal(t, overdue(), false, "overdue, though it was heard")
 	r.advance(3*minInterval, nil)
 	r.runProbe(probeResult{}, checkInterval)
-	if r.expectState(vip.Dead); overdue() {
-		t.Error("overdue when it is dead")
-	}
+	r.expectState(vip.Dead)
+	check.Equal(t, overdue(), false, "overdue when it is dead")
 }
 
 // TestEchoOverdue: a node that is heard, but echoes nothing any more, may not hear this one until it has answered a probe.
@@ -149,28 +146,20 @@ func TestEchoOverdue(t *testing.T) {
 		r.receive(&message{from: "n1", interval: minInterval}, packetID{vip.ProcessID{1}, r.sequence}, peerAddr, r.now)
 	}
 	r.advance(minInterval, withoutEcho)
-	if overdue() {
-		t.Error("overdue after an interval")
-	}
+	check.Equal(t, overdue(), false, "overdue after an interval")
 	r.probeEnded(r.peers["n1"], probeResult{answers: true}, r.now, r.now) // it may not hear this node since then
 	r.advance(5*minInterval, withoutEcho)
-	if r.expectState(vip.Alive); !overdue() {
-		t.Error("not overdue after six intervals")
-	}
+	r.expectState(vip.Alive)
+	check.Equal(t, overdue(), true, "overdue after six intervals")
 	r.advance(4*time.Second, withoutEcho)
-	if r.expectState(vip.Suspect); !overdue() {
-		t.Error("not overdue before it is asked")
-	}
+	r.expectState(vip.Suspect)
+	check.Equal(t, overdue(), true, "overdue before it is asked")
 	withoutEcho()
 	r.probeEnded(r.peers["n1"], probeResult{answers: true}, r.now, r.now)
-	if overdue() {
-		t.Error("overdue, though it has answered")
-	}
+	check.Equal(t, overdue(), false, "overdue, though it has answered")
 	withoutEcho()
 	r.probeEnded(r.peers["n1"], probeResult{}, r.now, r.now)
-	if !overdue() {
-		t.Error("not overdue, though it does not answer")
-	}
+	check.Equal(t, overdue(), true, "overdue when it does not answer")
 }
 
 // TestUnheardFindsNobodyDead: while nobody that is heard hears this node, its probes prove nothing about a silent one.
@@ -212,9 +201,8 @@ func TestNextCheck(t *testing.T) {
 	r := newFixture(t)
 	expectNext := func(want time.Duration, when string) {
 		t.Helper()
-		if r.check(r.now); r.nextCheck != want {
-			t.Errorf("%s: the next check is after %v, want %v", when, r.nextCheck, want)
-		}
+		r.check(r.now)
+		check.Equal(t, r.nextCheck, want, "%s: the next check is after", when)
 	}
 	r.peers["n1"].probe.running = false // newFixture has reported its result
 	r.receiveHeartbeat(vip.ProcessID{1})
@@ -276,9 +264,7 @@ func TestPausedProcess(t *testing.T) {
 	r.probeEnded(r.peers["n1"], probeResult{}, began, r.now)
 	r.expectState(vip.Alive)
 	r.check(r.now)
-	if probe, _, _ := r.check(r.now); len(probe) != 0 {
-		t.Error("it probes at once")
-	}
+	check.Equal(t, r.probes(), "", "whom it probes at once")
 	r.advance(minInterval, nil)
 	r.probeEnded(r.peers["n1"], probeResult{}, began, r.now)
 	r.expectState(vip.Alive)
@@ -301,12 +287,8 @@ func TestAddressNeverAnswered(t *testing.T) {
 func TestReplay(t *testing.T) {
 	r := newFixture(t)
 	old := &message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: uint32(r.sequence)}}}
-	if r.receive(old, packetID{vip.ProcessID{1}, r.sequence}, peerAddr, r.now) {
-		t.Error("the same packet again")
-	}
-	if r.receive(&message{from: "n1"}, packetID{vip.ProcessID{9}, 1e6}, peerAddr, r.now) {
-		t.Error("a packet of another process that proves nothing")
-	}
+	check.Equal(t, r.receive(old, packetID{vip.ProcessID{1}, r.sequence}, peerAddr, r.now), false, "the same packet again is heard")
+	check.Equal(t, r.receive(&message{from: "n1"}, packetID{vip.ProcessID{9}, 1e6}, peerAddr, r.now), false, "a packet of another process that proves nothing is heard")
 	r.advance(2*nonceMaxAge, nil)
 	for range 3 {
 		r.runProbe(probeResult{}, 150*time.Millisecond)
@@ -317,12 +299,9 @@ func TestReplay(t *testing.T) {
 		r.advance(minInterval, nil)
 	}
 	r.expectState(vip.Dead)
-	if r.receiveHeartbeat(vip.ProcessID{2}); r.state() != vip.Alive {
-		t.Errorf("a new process is %v", r.state())
-	}
-	if r.receive(&message{from: "n0"}, packetID{vip.ProcessID{3}, 1}, peerAddr, r.now) {
-		t.Error("it hears itself")
-	}
+	r.receiveHeartbeat(vip.ProcessID{2})
+	r.expectState(vip.Alive) // a new process
+	check.Equal(t, r.receive(&message{from: "n0"}, packetID{vip.ProcessID{3}, 1}, peerAddr, r.now), false, "it hears itself")
 }
 
 func TestTransmitInterval(t *testing.T) {
@@ -336,9 +315,7 @@ func TestTransmitInterval(t *testing.T) {
 			nodes[string(rune('a'+i))] = peerAddr
 		}
 		r.setNodes(nodes, time.Unix(1e9, 0))
-		if r.interval != want {
-			t.Errorf("%d others: got %v, want %v", n, r.interval, want)
-		}
+		check.Equal(t, r.interval, want, "%d others", n)
 	}
 }
 
@@ -350,16 +327,10 @@ func TestRestoredSnapshotIsHeard(t *testing.T) {
 	r.advance(time.Minute, func() { r.receiveHeartbeat(vip.ProcessID{1}) })
 	recorded := r.sequence - 1
 	r.sequence -= 100
-	if !r.receiveHeartbeat(vip.ProcessID{1}) {
-		t.Fatal("a restored process is not heard")
-	}
-	if r.receive(old, packetID{vip.ProcessID{1}, recorded}, peerAddr, r.now) {
-		t.Error("a packet recorded before is heard again")
-	}
+	check.Equal(t, r.receiveHeartbeat(vip.ProcessID{1}), true, "a restored process is heard")
+	check.Equal(t, r.receive(old, packetID{vip.ProcessID{1}, recorded}, peerAddr, r.now), false, "a packet recorded before is heard again")
 	r.advance(time.Second, func() { r.receiveHeartbeat(vip.ProcessID{1}) })
-	if r.receive(old, packetID{vip.ProcessID{1}, recorded}, peerAddr, r.now) {
-		t.Error("a packet recorded before is heard again after a second")
-	}
+	check.Equal(t, r.receive(old, packetID{vip.ProcessID{1}, recorded}, peerAddr, r.now), false, "a packet recorded before is heard again after a second")
 	r.expectState(vip.Alive)
 }
 
@@ -397,7 +368,7 @@ func TestKernelOutlivesProcess(t *testing.T) {
 	probed := func() bool {
 		r.peers["n1"].probe.running = false
 		for end := r.now.Add(time.Second); r.now.Before(end); r.now = r.now.Add(checkInterval) {
-			if probe, _, _ := r.check(r.now); len(probe) > 0 {
+			if r.probes() != "" {
 				return true
 			}
 		}
@@ -406,12 +377,9 @@ func TestKernelOutlivesProcess(t *testing.T) {
 	expect := func(when string, ended, gone, probes bool) {
 		t.Helper()
 		s := r.statuses(r.now)["n1"]
-		if s.ProcessEnded != ended || s.Gone != gone {
-			t.Errorf("%s: process ended %v, gone %v, want %v and %v", when, s.ProcessEnded, s.Gone, ended, gone)
-		}
-		if got := probed(); got != probes {
-			t.Errorf("%s: it is probed: %v, want %v", when, got, probes)
-		}
+		check.Equal(t, s.ProcessEnded, ended, "%s: process ended", when)
+		check.Equal(t, s.Gone, gone, "%s: gone", when)
+		check.Equal(t, probed(), probes, "%s: it is probed", when)
 		r.takeChanges()
 	}
 	expect("its port refuses connections", true, false, true)
@@ -421,9 +389,7 @@ func TestKernelOutlivesProcess(t *testing.T) {
 	r.runProbe(nobody, 150*time.Millisecond)
 	expect("one answer is lost", true, false, true)
 	r.runProbe(nobody, 150*time.Millisecond)
-	if changes := r.takeChanges(); len(changes) != 1 {
-		t.Errorf("%d changes when its kernel is gone, want one", len(changes))
-	}
+	check.Equal(t, len(r.takeChanges()), 1, "changes when its kernel is gone")
 	expect("its kernel is gone", false, true, false)
 	r.receiveHeartbeat(vip.ProcessID{2})
 	r.expectState(vip.Alive)
@@ -441,22 +407,18 @@ func TestSilentSince(t *testing.T) {
 		return r.now.Sub(since)
 	}
 	r.receiveHeartbeat(vip.ProcessID{1})
-	if r.advance(detectionTime(minInterval), nil); silent() != 0 {
-		t.Errorf("silent for %v within the detection time", silent())
-	}
-	if r.advance(time.Second, nil); silent() != time.Second+detectionTime(minInterval) {
-		t.Errorf("silent for %v, want 1.25 s", silent())
-	}
+	r.advance(detectionTime(minInterval), nil)
+	check.Equal(t, silent(), 0, "silent within the detection time for")
+	r.advance(time.Second, nil)
+	check.Equal(t, silent(), time.Second+detectionTime(minInterval), "silent for")
 	r.now = r.now.Add(time.Second) // this process was paused: what has come meanwhile it will read
-	if r.advance(checkInterval, nil); silent() != 0 {
-		t.Errorf("silent for %v just after a pause", silent())
-	}
+	r.advance(checkInterval, nil)
+	check.Equal(t, silent(), 0, "silent just after a pause for")
 	if r.advance(time.Second, nil); silent() < 3*time.Second {
 		t.Errorf("silent for %v a while after a pause, want that since the last heartbeat", silent())
 	}
-	if r.receiveHeartbeat(vip.ProcessID{1}); silent() != 0 {
-		t.Errorf("silent for %v when a heartbeat came", silent())
-	}
+	r.receiveHeartbeat(vip.ProcessID{1})
+	check.Equal(t, silent(), 0, "silent when a heartbeat came for")
 }
 
 // TestSuspectsAreProbedWhenOneDies: a node that is Suspect and silent is probed at once when another one is found Dead, and it is known when its
@@ -469,21 +431,13 @@ func TestSuspectsAreProbedWhenOneDies(t *testing.T) {
 	r.peers["n1"].probe.running = false
 	began := r.now
 	r.runProbe(answers, 150*time.Millisecond)
-	if got := r.statuses(r.now)["n1"].AnsweredAt; !got.Equal(began) {
-		t.Errorf("it answered a probe that began at %v, want %v", got, began)
-	}
-	if probe, _, _ := r.check(r.now); len(probe) > 0 {
-		t.Error("it is probed again at once, though nobody has died")
-	}
+	check.Equal(t, r.statuses(r.now)["n1"].AnsweredAt, began, "it answered a probe that began at")
+	check.Equal(t, r.probes(), "", "who is probed again at once, though nobody has died")
 	r.setNodes(map[string]netip.AddrPort{"n1": peerAddr, "n2": netip.MustParseAddrPort("10.0.0.2:7947")}, r.now)
 	r.setState(r.peers["n2"], vip.Dead, "nobody answers for its address", r.now)
-	if probe, _, _ := r.check(r.now); len(probe) != 1 || probe[0].name != "n1" {
-		t.Errorf("%d nodes are probed when another has died, want n1", len(probe))
-	}
+	check.Equal(t, r.probes(), "n1", "who is probed when another has died")
 	r.runProbe(probeResult{}, 150*time.Millisecond)
-	if got := r.statuses(r.now)["n1"].AnsweredAt; !got.IsZero() {
-		t.Errorf("it answered at %v, want zero after a probe without an answer", got)
-	}
+	check.Equal(t, r.statuses(r.now)["n1"].AnsweredAt, time.Time{}, "it answered, after a probe without an answer, at")
 }
 
 // TestSuspectsAreProbedAgainWhenOneDiesMeanwhile: a probe of a node that is Suspect and silent, and that began before another one was found Dead, is followed by
@@ -494,31 +448,20 @@ func TestSuspectsAreProbedAgainWhenOneDiesMeanwhile(t *testing.T) {
 	r.advance(4*time.Second, func() { r.probeEnded(r.peers["n1"], answers, r.now, r.now) })
 	r.expectState(vip.Suspect)
 	r.setNodes(map[string]netip.AddrPort{"n1": peerAddr, "n2": netip.MustParseAddrPort("10.0.0.2:7947"), "n3": netip.MustParseAddrPort("10.0.0.3:7947")}, r.now)
-	probed := func() bool {
-		probe, _, _ := r.check(r.now)
-		return slices.ContainsFunc(probe, func(p *peer) bool { return p.name == "n1" })
-	}
+	probed := func() bool { return strings.Contains(r.probes(), "n1") }
 	r.peers["n1"].probe.running = false
 	r.setState(r.peers["n2"], vip.Dead, "nobody answers for its address", r.now)
-	if !probed() {
-		t.Fatal("n1 is not probed when n2 has died")
-	}
+	check.Equal(t, probed(), true, "n1 is probed when n2 has died")
 	began := r.now
 	r.advance(50*time.Millisecond, nil)
 	r.setState(r.peers["n3"], vip.Dead, "nobody answers for its address", r.now)
 	died := r.now
 	r.advance(100*time.Millisecond, nil)
 	r.probeEnded(r.peers["n1"], answers, began, r.now)
-	if !probed() {
-		t.Fatalf("n1 is not probed again, though n3 died while it was: the next probe is %v after that", r.peers["n1"].probe.next.Sub(died))
-	}
+	check.Equal(t, probed(), true, "n1 is probed again, as n3 died while it was; the next probe is %v after that", r.peers["n1"].probe.next.Sub(died))
 	r.runProbe(answers, 150*time.Millisecond)
-	if got := r.statuses(r.now)["n1"].AnsweredAt; !got.After(died) {
-		t.Errorf("it answered a probe that began at %v, want one after %v", got, died)
-	}
-	if probed() {
-		t.Error("it is probed a third time at once")
-	}
+	check.Equal(t, r.statuses(r.now)["n1"].AnsweredAt.After(died), true, "it answered a probe that began after %v", died)
+	check.Equal(t, probed(), false, "it is probed a third time at once")
 }
 
 // TestOneLostAnswer: of a kernel that has answered since its node is silent (its port is blocked, or its process has ended) one lost answer says nothing, two in a row
@@ -546,13 +489,12 @@ func TestOneLostAnswer(t *testing.T) {
 				r.runProbe(x, took)
 			}
 			for range tt.lost {
-				if r.runProbe(nobody, took); r.peers["n1"].gone {
-					t.Fatal("one lost answer, and it is gone")
-				}
+				r.runProbe(nobody, took)
+				check.Equal(t, r.peers["n1"].gone, false, "gone after one lost answer")
 			}
-			if r.runProbe(nobody, took); !r.peers["n1"].gone || r.state() != vip.Dead {
-				t.Errorf("it is %v, gone %v, want dead and gone", r.state(), r.peers["n1"].gone)
-			}
+			r.runProbe(nobody, took)
+			r.expectState(vip.Dead)
+			check.Equal(t, r.peers["n1"].gone, true, "gone")
 		})
 	}
 }

@@ -60,8 +60,6 @@ func TestGatewayLiveness(t *testing.T) {
 		address = netip.Addr{}
 		expect(600*time.Millisecond, vip.Dead, 6)
 		expect(200*time.Millisecond, vip.Unknown, 6)
-		if poked != 7 {
-			t.Errorf("poked %d times, want 7", poked)
-		}
+		check.Equal(t, poked, 7, "pokes")
 	})
 }

@@ -27,12 +27,8 @@ func TestKernelCut(t *testing.T) {
 			l.cut(l.nodes[1], true)
 			took := l.await(1, "dead").Sub(began)
 			t.Logf("dead after %v", took)
-			if took > tooSlow {
-				t.Error("too slow")
-			}
-			if why := l.nodes[0].state("n1").Why; !strings.Contains(why, "nobody answers") {
-				t.Errorf("got %q", why)
-			}
+			check.Between(t, took, 0, tooSlow, "it took")
+			check.Contains(t, l.nodes[0].state("n1").Why, "why", "nobody answers")
 			l.await(0, "dead", 2)
 			l.await(2, "dead", 0)
 			l.cut(l.nodes[1], false)
@@ -51,23 +47,15 @@ func TestKernelKilled(t *testing.T) {
 	check.OK(t, l.nodes[1].cmd.Process.Kill())
 	took := l.await(1, "dead").Sub(began)
 	t.Logf("dead after %v", took)
-	if took > tooSlow {
-		t.Error("too slow")
-	}
-	if why := l.nodes[0].state("n1").Why; !strings.Contains(why, "nothing listens") {
-		t.Errorf("got %q", why)
-	}
+	check.Between(t, took, 0, tooSlow, "it took")
+	check.Contains(t, l.nodes[0].state("n1").Why, "why", "nothing listens")
 	<-l.nodes[1].ended
 	l.start(l.nodes[1])
 	l.awaitAllAlive()
 	began = time.Now()
 	check.OK(t, l.nodes[1].cmd.Process.Signal(syscall.SIGTERM))
-	if took := l.await(1, "dead").Sub(began); took > tooSlow/2 {
-		t.Errorf("it left, and that took %v", took)
-	}
-	if why := l.nodes[0].state("n1").Why; why != "it has stopped" {
-		t.Errorf("got %q", why)
-	}
+	check.Between(t, l.await(1, "dead").Sub(began), 0, tooSlow/2, "that it left took")
+	check.Equal(t, l.nodes[0].state("n1").Why, "it has stopped", "why")
 }
 
 // TestKernelBlocked: a firewall drops packets to the port, from it, or both.
@@ -157,8 +145,7 @@ func busyTime(t *testing.T) time.Duration {
 	if text == "" {
 		return 2 * time.Second
 	}
-	d := check.Value(time.ParseDuration(text))(t)
-	return d
+	return check.Value(time.ParseDuration(text))(t)
 }
 
 // BenchmarkCut is how long it takes until all others see a node dead that was cut
@@ -208,7 +195,7 @@ func benchmarkEach(b *testing.B, do func(b *testing.B, l *lan, i int) time.Durat
 func (l *lan) logLateDetections(of int, began time.Time) {
 	for i, b := range l.nodes {
 		if took := b.state(l.nodes[of].name).At.Sub(began); i != of && took > time.Second {
-			lines := strings.Split(b.log.text(), "\n")
+			lines := strings.Split(b.log.String(), "\n")
 			l.t.Logf("%s took %v:\n%s", b.name, took, strings.Join(lines[max(0, len(lines)-20):], "\n"))
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestParseKeys(t *testing.T) {
@@ -40,17 +42,13 @@ func TestParseKeys(t *testing.T) {
 			continue
 		}
 		for i, n := range tt.n {
-			if len(keys[i]) != n {
-				t.Errorf("%q: key %d has %d bytes, want %d", tt.text, i, len(keys[i]), n)
-			}
+			check.Equal(t, len(keys[i]), n, "%q: bytes of key %d", tt.text, i)
 		}
 	}
 	if keys, err := ParseKeys(NewKey()); err != nil || len(keys) != 1 || len(keys[0]) != 32 {
 		t.Errorf("a new key: %v, %v", keys, err)
 	}
-	if bytes.Equal(NewKey(), NewKey()) {
-		t.Error("two new keys are the same")
-	}
+	check.Equal(t, bytes.Equal(NewKey(), NewKey()), false, "two new keys are the same")
 }
 
 // TestKeysAreReloaded: an error is logged once, the last good keys stay, and new ones are taken over.
@@ -62,24 +60,20 @@ func TestKeysAreReloaded(t *testing.T) {
 		err := errors.New("not allowed")
 		reads := 0
 		put := func(t []byte, e error) { mu.Lock(); defer mu.Unlock(); text, err = t, e }
-		ctx, cancel := context.WithCancel(t.Context())
 		k := NewKeys(slog.New(slog.NewTextHandler(&log, nil)), "a file", func(context.Context) ([]byte, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			reads++
 			return text, err
 		})
-		done := make(chan error)
-		go func() { done <- k.Run(ctx) }()
+		check.Run(t, k)
 		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
 		pass(10 * time.Minute)
 		if k.Get() != nil || strings.Count(log.String(), "not allowed") != 1 {
 			t.Errorf("got %v; log:\n%s", k.Get(), &log)
 		}
-		if reads < 290 || reads > 310 {
-			t.Errorf("%d reads in ten minutes", reads)
-		}
+		check.Between(t, reads, 290, 310, "reads in ten minutes")
 		key := NewKey()
 		put(key, nil)
 		pass(reloadKeys)
@@ -89,14 +83,10 @@ func TestKeysAreReloaded(t *testing.T) {
 		}
 		put(append(NewKey(), key...), nil)
 		pass(reloadKeys)
-		if got := k.Get(); len(got) != 2 || !bytes.Equal(got[1], first[0]) {
-			t.Errorf("after a rotation: %d keys", len(got))
-		}
+		check.Same(t, [][]byte{first[0]}, k.Get()[1:], "after a rotation, the second of two keys")
 		put(key, nil)
 		pass(reloadSeveral)
-		if got := k.Get(); len(got) != 1 || !bytes.Equal(got[0], first[0]) {
-			t.Errorf("%v after one of two keys was removed: %d keys", reloadSeveral, len(got))
-		}
+		check.Same(t, first, k.Get(), "%v after one of two keys was removed", reloadSeveral)
 		put(append(NewKey(), key...), nil)
 		pass(reloadKeys)
 		put([]byte("nonsense"), nil)
@@ -106,10 +96,6 @@ func TestKeysAreReloaded(t *testing.T) {
 		}
 		if strings.Count(log.String(), "takes the lease duration") != 1 || !strings.Contains(log.String(), "goes on being used") {
 			t.Errorf("the log says that there is no key although there is one:\n%s", &log)
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -70,7 +70,6 @@ func (l *loopbackCluster) passes(a, b netip.Addr) bool {
 // await waits until a node is in a state for all others.
 func (l *loopbackCluster) await(t testing.TB, of int, state vip.Liveness) {
 	t.Helper()
-	t.Helper()
 	name := fmt.Sprintf("n%d", of)
 	check.Until(t, 30*time.Second, fmt.Sprintf("%s is %s", name, state), func() error {
 		for i, p := range l.nodes {
@@ -119,9 +118,7 @@ func (s cutSocket) WriteTo(b []byte, to netip.AddrPort) error {
 func BenchmarkHundred(b *testing.B) {
 	n := 10
 	if text := os.Getenv("HERALD_NODES"); text != "" {
-		var err error
-		n, err = strconv.Atoi(text)
-		check.OK(b, err)
+		n = check.Value(strconv.Atoi(text))(b)
 	}
 	l := newLoopbackCluster(b, n, 100)
 	all := func() {

@@ -171,7 +171,7 @@ type nodeProcess struct {
 	keyFile    string // the file with its keys
 	cmd        *exec.Cmd
 	ended      chan struct{}
-	log        *logBuffer
+	log        *check.Buffer
 
 	mu      sync.Mutex
 	states  map[string]stateChange
@@ -278,10 +278,9 @@ func (l *lan) start(b *nodeProcess) {
 	text := check.Value(json.Marshal(nodeConfig{Name: b.name, Nodes: l.all, Key: b.keyFile}))(t)
 	b.cmd = exec.Command("/proc/self/exe")
 	b.cmd.Env = append(os.Environ(), nodeEnv+"="+string(text))
-	b.log = &logBuffer{}
+	b.log = &check.Buffer{}
 	b.cmd.Stderr = b.log
-	_, err := b.cmd.StdinPipe() // see orphan
-	check.OK(t, err)
+	check.Value(b.cmd.StdinPipe())(t) // see orphan
 	out := check.Value(b.cmd.StdoutPipe())(t)
 	b.mu.Lock()
 	b.states = make(map[string]stateChange)
@@ -312,15 +311,9 @@ func (l *lan) start(b *nodeProcess) {
 		_ = cmd.Process.Kill()
 		<-ended
 		if t.Failed() {
-			t.Logf("%s:\n%s", b.name, b.log.text())
+			t.Logf("%s:\n%s", b.name, b.log.String())
 		}
 	})
-}
-
-func (s *logBuffer) text() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // state returns the last change of another node's state.
@@ -383,14 +376,12 @@ func (l *lan) awaitAllAlive() {
 // cut takes a node off the bridge, without its link going down, or puts it back.
 func (l *lan) cut(b *nodeProcess, cut bool) {
 	l.t.Helper()
-	link, err := netlink.LinkByName(b.bridgePort)
-	check.OK(l.t, err)
+	link := check.Value(netlink.LinkByName(b.bridgePort))(l.t)
 	if cut {
 		check.OK(l.t, netlink.LinkSetNoMaster(link))
 		return
 	}
-	bridge, err := netlink.LinkByName("br0")
-	check.OK(l.t, err)
+	bridge := check.Value(netlink.LinkByName("br0"))(l.t)
 	check.OK(l.t, netlink.LinkSetMaster(link, bridge))
 }
 
@@ -413,8 +404,7 @@ func (l *lan) keepCoresBusy() {
 	for range runtime.NumCPU() {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), busyEnv+"=1")
-		_, err := cmd.StdinPipe() // see orphan
-		check.OK(l.t, err)
+		check.Value(cmd.StdinPipe())(l.t) // see orphan
 		check.OK(l.t, cmd.Start())
 		l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}

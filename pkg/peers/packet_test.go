@@ -2,7 +2,6 @@ package peers
 
 import (
 	"bytes"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -47,9 +46,7 @@ func TestMessageFits(t *testing.T) {
 	m := full()
 	m.from = strings.Repeat("a", 63)
 	m.echoes = make([]echo, 99)
-	if n := headerLen + len(m.append(nil)) + overhead; n > 1500-40-8 {
-		t.Errorf("%d bytes", n)
-	}
+	check.Between(t, headerLen+len(m.append(nil))+overhead, 0, 1500-40-8, "bytes")
 }
 
 func FuzzMessage(f *testing.F) {
@@ -81,16 +78,11 @@ func TestSeal(t *testing.T) {
 			t.Fatalf("got %v %q, %v", id, got, err)
 		}
 	}
-	if bytes.Contains(packet, text) {
-		t.Error("it can be read")
-	}
-	if bytes.Equal(sender.seal(text)[headerLen:], packet[headerLen:]) {
-		t.Error("the same twice looks the same")
-	}
+	check.Equal(t, bytes.Contains(packet, text), false, "it can be read")
+	check.Equal(t, bytes.Equal(sender.seal(text)[headerLen:], packet[headerLen:]), false, "the same twice looks the same")
 	sender.setKeys([][]byte{keyB, keyA})
-	if _, _, err := receiver.open(sender.seal(text)); !errors.Is(err, errKey) {
-		t.Errorf("another key: got %v", err)
-	}
+	_, _, err := receiver.open(sender.seal(text))
+	check.Is(t, err, errKey, "another key")
 	for i := range packet {
 		forged := bytes.Clone(packet)
 		forged[i] ^= 1
@@ -102,16 +94,12 @@ func TestSeal(t *testing.T) {
 		}
 	}
 	receiver.setKeys([][]byte{keyA})
-	if _, _, err := receiver.open(packet); err != nil {
-		t.Errorf("the key before: got %v", err)
-	}
+	_, _, err = receiver.open(packet)
+	check.OK(t, err) // by the key before
 	receiver.setKeys([][]byte{keyC})
-	if _, _, err := receiver.open(packet); !errors.Is(err, errKey) {
-		t.Errorf("a key that was taken away: got %v", err)
-	}
-	if got := newSealer(vip.ProcessID{3}).seal(text); got != nil {
-		t.Errorf("without a key: got %x", got)
-	}
+	_, _, err = receiver.open(packet)
+	check.Is(t, err, errKey, "a key that was taken away")
+	check.Equal(t, len(newSealer(vip.ProcessID{3}).seal(text)), 0, "bytes sealed without a key")
 }
 
 func FuzzOpen(f *testing.F) {
@@ -138,7 +126,5 @@ func TestRestoredSnapshotUsesOtherNonces(t *testing.T) {
 	for i := range a {
 		same = same && packetA[headerLen+nonceLen+i]^packetB[headerLen+nonceLen+i] == a[i]^b[i]
 	}
-	if same {
-		t.Error("both messages are encrypted with the same keystream")
-	}
+	check.Equal(t, same, false, "both messages are encrypted with the same keystream")
 }

@@ -36,7 +36,7 @@ type node struct {
 	addr netip.Addr // at first
 	stop context.CancelFunc
 	done chan struct{}
-	log  *logBuffer
+	log  *check.Buffer
 
 	mu    sync.Mutex
 	keys  [][]byte
@@ -64,24 +64,6 @@ func (n *node) setKeys(keys ...[]byte) {
 	n.keys = keys
 }
 
-// A logBuffer is a buffer for the log of several goroutines.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *logBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *logBuffer) count(text string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Count(s.b.String(), text)
-}
-
 var keyA, keyB, keyC = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32), bytes.Repeat([]byte{3}, 32)
 
 // newCluster starts n nodes, and waits until all are alive for each other, and were probed.
@@ -106,7 +88,7 @@ func newCluster(t *testing.T, n int) *cluster {
 // start starts the process of a node.
 func (c *cluster) start(n *node) {
 	ctx, cancel := context.WithCancel(c.t.Context())
-	n.log = &logBuffer{}
+	n.log = &check.Buffer{}
 	n.Peers = peers.New(peers.Options{
 		Node: n.name, Port: port, Log: slog.New(slog.NewTextHandler(n.log, nil)), Poke: func() {},
 		Keys:      func() [][]byte { n.mu.Lock(); defer n.mu.Unlock(); return n.keys },
@@ -128,8 +110,7 @@ func (c *cluster) start(n *node) {
 // end stops all, so that the bubble can end.
 func (c *cluster) end() {
 	for _, n := range c.nodes {
-		n.stop()
-		<-n.done
+		n.end()
 	}
 }
 
@@ -154,16 +135,51 @@ func (c *cluster) await(what string, within time.Duration, ok func() bool) time.
 	began := time.Now()
 	for !ok() {
 		if time.Since(began) > within {
-			for _, n := range c.nodes {
-				for name, s := range n.Statuses() {
-					c.t.Logf("for %s, %s is %s (%s)", n.name, name, s.Liveness, n.Why(name))
-				}
-			}
-			c.t.Fatalf("not within its time: %s", what)
+			c.fail("not within its time: " + what)
 		}
 		time.Sleep(max(5*time.Millisecond, time.Duration(len(c.nodes))*time.Millisecond/4))
 	}
 	return time.Since(began)
+}
+
+// stays fails the test unless ok is true for so long.
+func (c *cluster) stays(what string, d time.Duration, ok func() bool) {
+	c.t.Helper()
+	for began := time.Now(); time.Since(began) < d; time.Sleep(10 * time.Millisecond) {
+		if !ok() {
+			c.fail(fmt.Sprintf("only for %v: %s", time.Since(began), what))
+		}
+	}
+}
+
+// fail ends the test, with what each node knows of the others.
+func (c *cluster) fail(why string) {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		for name, s := range n.Statuses() {
+			c.t.Logf("for %s, %s is %s (%s)", n.name, name, s.Liveness, n.Why(name))
+		}
+	}
+	c.t.Fatal(why)
+}
+
+// nobodyDead reports whether no node is dead for any.
+func (c *cluster) nobodyDead() bool {
+	return !slices.ContainsFunc(c.nodes, func(n *node) bool { return c.countInState(n, vip.Dead) > 0 })
+}
+
+// awaitBack waits until a node and all others are alive for each other.
+func (c *cluster) awaitBack(of int, within time.Duration) {
+	c.t.Helper()
+	c.await("it to be back", within, func() bool {
+		return c.othersSee(of, vip.Alive) && c.countInState(c.nodes[of], vip.Alive) == len(c.nodes)-1
+	})
+}
+
+// end ends the process of a node.
+func (n *node) end() {
+	n.stop()
+	<-n.done
 }
 
 // othersSee reports whether a node is in a state for all other nodes, but those in but.
@@ -192,13 +208,11 @@ func TestCutNodeIsDead(t *testing.T) {
 			withCluster(t, n, func(c *cluster) {
 				c.net.cut(c.nodes[1].addr, true)
 				took := c.await("the cut node to be dead", 5*time.Second, func() bool { return c.othersSee(1, vip.Dead) })
-				if took > limit {
-					t.Errorf("it took %v", took)
-				}
+				check.Between(t, took, 0, limit, "it took")
 				t.Logf("dead for all after %v", took)
 				c.await("the cut node to see nobody", 5*time.Second, func() bool { return c.countInState(c.nodes[1], vip.Dead) == n-1 })
 				c.net.endFaults()
-				c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == n-1 })
+				c.awaitBack(1, time.Second)
 			})
 		})
 	}
@@ -207,29 +221,20 @@ func TestCutNodeIsDead(t *testing.T) {
 func TestStoppedNodeIsDeadAtOnce(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		c.nodes[1].stop()
-		if took := c.await("it to be dead", time.Second, func() bool { return c.othersSee(1, vip.Dead) }); took > 20*time.Millisecond {
-			t.Errorf("it took %v", took)
-		}
-		if got := c.nodes[0].Why("n1"); got != "it has stopped" {
-			t.Errorf("got %q", got)
-		}
-		if !c.nodes[0].Statuses()["n1"].Stopping {
-			t.Error("its status does not say that it stops")
-		}
+		took := c.await("it to be dead", time.Second, func() bool { return c.othersSee(1, vip.Dead) })
+		check.Between(t, took, 0, 20*time.Millisecond, "it took")
+		check.Equal(t, c.nodes[0].Why("n1"), "it has stopped", "why")
+		check.Equal(t, c.nodes[0].Statuses()["n1"].Stopping, true, "its status says that it stops")
 		<-c.nodes[1].done
 		c.start(c.nodes[1])
-		c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == 2 })
+		c.awaitBack(1, time.Second)
 	})
 }
 
 func TestBlockedPortIsSuspect(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		c.net.block(c.nodes[1].addr, true)
-		for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
-			if c.countInState(c.nodes[0], vip.Dead)+c.countInState(c.nodes[1], vip.Dead)+c.countInState(c.nodes[2], vip.Dead) > 0 {
-				t.Fatal("a node whose port is blocked was declared dead")
-			}
-		}
+		c.stays("a node whose port is blocked is not dead", 10*time.Second, c.nobodyDead)
 		if !c.othersSee(1, vip.Suspect) || c.countInState(c.nodes[1], vip.Suspect) != 2 {
 			t.Error("the blocked port was not noticed")
 		}
@@ -243,9 +248,7 @@ func TestBlockedPortIsSuspect(t *testing.T) {
 		if c.state(2, 0) != vip.Alive || c.state(0, 2) != vip.Alive {
 			t.Error("the other two don't see each other")
 		}
-		if got := c.nodes[0].log.count("level=WARN"); got != 1 {
-			t.Errorf("%d warnings, want 1", got)
-		}
+		check.Equal(t, strings.Count(c.nodes[0].log.String(), "level=WARN"), 1, "warnings")
 		c.net.cut(c.nodes[1].addr, true)
 		c.await("a suspect node that is gone to be dead", 5*time.Second, func() bool { return c.othersSee(1, vip.Dead) })
 	})
@@ -258,13 +261,7 @@ func TestBrokenPath(t *testing.T) {
 			withCluster(t, 3, func(c *cluster) {
 				c.net.breakPath(c.nodes[0].addr, c.nodes[1].addr, true)
 				c.net.breakPath(c.nodes[1].addr, c.nodes[0].addr, both)
-				for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
-					for _, n := range c.nodes {
-						if c.countInState(n, vip.Dead) > 0 {
-							t.Fatalf("%s declared a node dead", n.name)
-						}
-					}
-				}
+				c.stays("no node is dead", 10*time.Second, c.nobodyDead)
 				if c.state(0, 1) != vip.Suspect || c.state(1, 0) != vip.Suspect || c.countInState(c.nodes[2], vip.Alive) != 2 {
 					t.Errorf("n0 sees n1 %v, n1 sees n0 %v", c.state(1, 0), c.state(0, 1))
 				}
@@ -290,18 +287,16 @@ func TestTransmitsNothing(t *testing.T) {
 			return k
 		}
 		c.await("it to be dead for the others", time.Second, func() bool { return c.othersSee(0, vip.Dead) })
-		if took := c.await("it to know that nothing arrives", 10*time.Second, func() bool { return unanswered() == 4 }); took > 4*time.Second {
-			t.Errorf("it took %v", took)
-		}
+		took := c.await("it to know that nothing arrives", 10*time.Second, func() bool { return unanswered() == 4 })
+		check.Between(t, took, 0, 4*time.Second, "it took")
 		for _, n := range c.nodes[1:4] { // the last one hears all of them
 			c.net.breakPath(n.addr, lone.addr, true)
 			time.Sleep(5 * time.Second)
-			if dead := c.countInState(lone, vip.Dead); dead > 0 || unanswered() != 4 {
-				t.Errorf("%d others are dead for it, %d unanswered; want 0 and 4", dead, unanswered())
-			}
+			check.Equal(t, c.countInState(lone, vip.Dead), 0, "others that are dead for it")
+			check.Equal(t, unanswered(), 4, "unanswered")
 		}
 		c.net.endFaults()
-		c.await("all to be alive for all", 2*time.Second, func() bool { return c.othersSee(0, vip.Alive) && c.countInState(lone, vip.Alive) == 4 })
+		c.awaitBack(0, 2*time.Second)
 	})
 }
 
@@ -309,7 +304,7 @@ func TestTransmitsNothing(t *testing.T) {
 func TestAwayNodes(t *testing.T) {
 	for name, leave := range map[string]func(*cluster){
 		"cut":     func(c *cluster) { c.net.cut(c.nodes[1].addr, true) },
-		"stopped": func(c *cluster) { c.nodes[1].stop(); <-c.nodes[1].done; c.net.cut(c.nodes[1].addr, true) },
+		"stopped": func(c *cluster) { c.nodes[1].end(); c.net.cut(c.nodes[1].addr, true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			withCluster(t, 3, func(c *cluster) {
@@ -327,7 +322,7 @@ func TestAwayNodes(t *testing.T) {
 				if name == "stopped" {
 					c.start(c.nodes[1])
 				}
-				c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == 2 })
+				c.awaitBack(1, time.Second)
 			})
 		})
 	}
@@ -340,13 +335,11 @@ func TestHearsNothing(t *testing.T) {
 			c.net.breakPath(c.nodes[n].addr, c.nodes[1].addr, true)
 		}
 		c.await("it to be suspect for the others", 10*time.Second, func() bool { return c.othersSee(1, vip.Suspect) })
-		for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
-			if !c.othersSee(1, vip.Suspect) || c.countInState(c.nodes[1], vip.Dead) != 2 {
-				t.Fatalf("after %v the others see it %v and %v, and it sees %d of them dead", time.Since(began), c.state(1, 0), c.state(1, 2), c.countInState(c.nodes[1], vip.Dead))
-			}
-		}
+		c.stays("it is suspect for the others, and they are dead for it", 30*time.Second, func() bool {
+			return c.othersSee(1, vip.Suspect) && c.countInState(c.nodes[1], vip.Dead) == 2
+		})
 		c.net.endFaults()
-		c.await("all to be alive for all", 2*time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == 2 })
+		c.awaitBack(1, 2*time.Second)
 	})
 }
 
@@ -371,13 +364,9 @@ func TestPartition(t *testing.T) {
 func TestPacketLossIsNoDeath(t *testing.T) {
 	withCluster(t, 10, func(c *cluster) {
 		c.net.lose(0.2)
-		for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
-			for _, n := range c.nodes {
-				if c.countInState(n, vip.Alive) != 9 {
-					t.Fatalf("%s sees only %d alive", n.name, c.countInState(n, vip.Alive))
-				}
-			}
-		}
+		c.stays("all are alive for all", 30*time.Second, func() bool {
+			return !slices.ContainsFunc(c.nodes, func(n *node) bool { return c.countInState(n, vip.Alive) != 9 })
+		})
 	})
 }
 
@@ -393,34 +382,22 @@ func TestHeartbeatChangeIsSentAtOnce(t *testing.T) {
 			}
 			return true
 		})
-		if took > 10*time.Millisecond {
-			t.Errorf("it took %v", took)
-		}
+		check.Between(t, took, 0, 10*time.Millisecond, "it took")
 	})
 }
 
 func TestKeys(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		all := func() bool { return c.countInState(c.nodes[0], vip.Alive) == 2 && c.othersSee(0, vip.Alive) }
-		steady := func(d time.Duration) {
-			t.Helper()
-			for began := time.Now(); time.Since(began) < d; time.Sleep(10 * time.Millisecond) {
-				if !all() {
-					t.Fatal("a node was lost during the rotation")
-				}
-			}
-		}
 		for _, keys := range [][][]byte{{keyB, keyA}, {keyB}} {
 			for _, n := range c.nodes { // they read it one after the other
 				n.setKeys(keys...)
-				steady(20 * time.Second)
+				c.stays("no node is lost during the rotation", 20*time.Second, all)
 			}
 		}
 		c.nodes[0].setKeys(keyC)
 		c.await("the wrong key to be noticed", 5*time.Second, func() bool { return c.othersSee(0, vip.Suspect) })
-		if why := c.nodes[1].Why("n0"); !strings.Contains(why, "another key") {
-			t.Errorf("got %q", why)
-		}
+		check.Contains(t, c.nodes[1].Why("n0"), "why", "another key")
 		c.nodes[0].setKeys()
 		c.await("n0 to watch nobody", time.Second, func() bool { return c.countInState(c.nodes[0], vip.Unknown) == 2 && c.nodes[0].Off() != "" })
 		c.nodes[0].setKeys(keyB)
@@ -431,15 +408,12 @@ func TestKeys(t *testing.T) {
 // TestNodeStartedAfterADeath: for a node that starts after the death of another, that one is unknown: its node lease decides.
 func TestNodeStartedAfterADeath(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
-		c.nodes[2].stop()
-		<-c.nodes[2].done
+		c.nodes[2].end()
 		c.net.cut(c.nodes[1].addr, true)
 		c.await("n1 to be dead", time.Second, func() bool { return c.state(1, 0) == vip.Dead })
 		c.start(c.nodes[2])
 		time.Sleep(10 * time.Second)
-		if got := c.state(1, 2); got != vip.Unknown {
-			t.Errorf("a node that was never met is %v", got)
-		}
+		check.Equal(t, c.state(1, 2), vip.Unknown, "a node that was never met")
 	})
 }
 
@@ -448,14 +422,13 @@ func TestNodeStartedAfterADeath(t *testing.T) {
 func TestNodeLearnsOfOthersFromTheirPackets(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		n := c.nodes[1]
-		n.stop()
-		<-n.done
+		n.end()
 		time.Sleep(2 * time.Minute)
 		all := c.addresses
 		c.addresses = nil
 		c.start(n)
 		c.addresses = all
-		c.await("all are alive for all", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(n, vip.Alive) == 2 })
+		c.awaitBack(1, time.Second)
 	})
 }
 
@@ -468,12 +441,8 @@ func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 		c.net.cut(c.nodes[1].addr, false)
 		c.await("n1 to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) })
 		time.Sleep(130 * time.Second) // it is asked again each minute
-		if got := c.nodes[0].log.count("for TCP as well"); got != 1 {
-			t.Errorf("logged %d times", got)
-		}
-		if why := c.nodes[0].Why("n1"); !strings.Contains(why, "TCP") {
-			t.Errorf("got %q", why)
-		}
+		check.Equal(t, strings.Count(c.nodes[0].log.String(), "for TCP as well"), 1, "how often it is logged")
+		check.Contains(t, c.nodes[0].Why("n1"), "why", "TCP")
 		c.net.refuse(c.nodes[1].addr, false)
 		time.Sleep(70 * time.Second)
 		if why := c.nodes[0].Why("n1"); why != "" || !c.othersSee(1, vip.Alive) {
@@ -508,13 +477,9 @@ func TestAddressChanges(t *testing.T) {
 		})
 		c.net.cut(n.address(), true)
 		time.Sleep(5 * time.Second)
-		if !c.othersSee(1, vip.Dead) {
-			t.Error("it was cut off at its new address, and is not dead")
-		}
+		check.Equal(t, c.othersSee(1, vip.Dead), true, "it was cut off at its new address, and is dead")
 		c.net.endFaults()
-		if n.AddressLost() {
-			t.Error("it has an address, and says that it has lost it")
-		}
+		check.Equal(t, n.AddressLost(), false, "it has an address, and says that it has lost it")
 		n.setAddr(netip.Addr{})
 		c.await("it to watch nobody", time.Second, func() bool { return c.countInState(n, vip.Unknown) == 2 && strings.Contains(n.Off(), "no address") })
 		c.await("it to say so", 200*time.Millisecond, n.AddressLost)
@@ -541,7 +506,7 @@ func TestAddressChangeIsNoDeath(t *testing.T) {
 				if n.AddressLost() {
 					c.t.Fatalf("%v: it has lost its address", wait)
 				}
-				if c.countInState(c.nodes[1], vip.Dead)+c.countInState(c.nodes[2], vip.Dead)+c.countInState(n, vip.Dead) > 0 {
+				if !c.nobodyDead() {
 					c.t.Fatalf("%v: %v, %v", wait, c.nodes[1].Statuses(), n.Statuses())
 				}
 			}
@@ -556,12 +521,11 @@ func TestAddressChangeIsNoDeath(t *testing.T) {
 func TestPortInUse(t *testing.T) {
 	withCluster(t, 2, func(c *cluster) {
 		n := c.nodes[1]
-		n.stop()
-		<-n.done
+		n.end()
 		s := check.Value(c.net.Listen(c.addresses["n1"]))(t)
 		c.start(n)
 		time.Sleep(10 * time.Second)
-		if off := n.Off(); !strings.Contains(off, "address already in use") || n.log.count("no heartbeats are exchanged for now") != 1 {
+		if off := n.Off(); !strings.Contains(off, "address already in use") || strings.Count(n.log.String(), "no heartbeats are exchanged for now") != 1 {
 			t.Errorf("got %q", off)
 		}
 		_ = s.Close()
@@ -573,17 +537,11 @@ func TestPortInUse(t *testing.T) {
 func TestPortZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := peers.New(peers.Options{Node: "n0", Log: slog.New(slog.DiscardHandler)})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- p.Run(ctx) }()
+		check.Run(t, p)
 		synctest.Wait()
 		p.SetHeartbeat(vip.Heartbeat{Epoch: 1})
 		if len(p.Statuses()) != 0 || !strings.Contains(p.Off(), "herald_peers_port") {
 			t.Errorf("got %v, %q", p.Statuses(), p.Off())
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -605,14 +563,10 @@ func TestMetrics(t *testing.T) {
 			}
 			return strings.Join(on, ", ")
 		}
-		if got := state(); got != "n1 alive, n2 alive" {
-			t.Errorf("got %q", got)
-		}
+		check.Equal(t, state(), "n1 alive, n2 alive", "states")
 		c.net.cut(c.nodes[2].addr, true)
 		time.Sleep(time.Second)
-		if got := state(); got != "n1 alive, n2 dead" {
-			t.Errorf("got %q", got)
-		}
+		check.Equal(t, state(), "n1 alive, n2 dead", "states")
 		delete(c.addresses, "n2") // its node lease is deleted
 		time.Sleep(2 * time.Minute)
 		if got := state(); got != "n1 alive" || len(c.nodes[0].Statuses()) != 1 {

@@ -25,9 +25,8 @@ func TestKernelTransport(t *testing.T) {
 		here := netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 		w := peers.KernelTransport()
 		s := check.Value(w.Listen(here))(t)
-		if _, err := w.Listen(here); !errors.Is(err, syscall.EADDRINUSE) {
-			t.Errorf("%s: a second time: %v", addr, err)
-		}
+		_, err := w.Listen(here)
+		check.Is(t, err, syscall.EADDRINUSE, "%s: a second time", addr)
 		check.OK(t, s.WriteTo([]byte("hello"), here))
 		b := make([]byte, 100)
 		n, from, err := s.ReadFrom(b)
@@ -36,16 +35,11 @@ func TestKernelTransport(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if err := w.Dial(ctx, here.Addr(), here); err != nil {
-			t.Errorf("%s: an open port: %v", addr, err)
-		}
+		check.OK(t, w.Dial(ctx, here.Addr(), here))
 		check.OK(t, s.Close())
-		if _, _, err := s.ReadFrom(b); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("%s: after Close: %v", addr, err)
-		}
-		if err := w.Dial(ctx, here.Addr(), here); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("%s: a closed port: %v", addr, err)
-		}
+		_, _, err = s.ReadFrom(b)
+		check.Is(t, err, net.ErrClosed, "%s: after Close", addr)
+		check.Is(t, w.Dial(ctx, here.Addr(), here), syscall.ECONNREFUSED, "%s: a closed port", addr)
 	}
 	awaitGoroutines(t, before)
 }

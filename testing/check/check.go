@@ -5,6 +5,7 @@ package check
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -72,6 +73,14 @@ func Between[T ~int | ~int64 | ~float64](t testing.TB, got, least, most T, what 
 	t.Helper()
 	if got < least || got > most {
 		t.Errorf("%s: got %v, want %v to %v", fmt.Sprintf(what, args...), got, least, most)
+	}
+}
+
+// Is fails the test unless err is target, as errors.Is says.
+func Is(t testing.TB, err, target error, what string, args ...any) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got %v, want %v", fmt.Sprintf(what, args...), err, target)
 	}
 }
 
