@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 	"golang.org/x/sys/unix"
@@ -23,7 +20,7 @@ import (
 type rig struct {
 	*Interfaces
 	k     *fakeKernel
-	log   *buffer
+	log   *check.Buffer
 	pokes atomic.Int32
 
 	mu     sync.Mutex
@@ -53,11 +50,6 @@ func newRig(t *testing.T, k *fakeKernel, change ...func(*Options)) *rig {
 	n := check.Value(newInterfaces(o, k))(t)
 	r.Interfaces = n
 	return r
-}
-
-// diff is what differs, want first.
-func diff(want, got any) string {
-	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
 }
 
 // run runs the task until the test ends.
@@ -233,7 +225,7 @@ func TestSet(t *testing.T) {
 					{"kernel", after, tt.after},
 					{"have", text(have), tt.have},
 					{"error", fmt.Sprint(errors.Join(err)), tt.err},
-					{"log", r.log.String(), tt.log},
+					{"log", r.log.Take(), tt.log},
 				} {
 					if c.want == "" && c.got == "<nil>" {
 						continue
@@ -243,20 +235,12 @@ func TestSet(t *testing.T) {
 				// Once more, with the same want: nothing to do, nothing to say.
 				bindings := len(r.k.bindings)
 				again, _ := r.Set(t.Context(), tt.want)
-				if d := diff(have, again); d != "" {
-					t.Errorf("the second Set (-first +second):\n%s", d)
-				}
-				if got := len(r.k.bindings); got != bindings {
-					t.Errorf("the second Set bound %d addresses again", got-bindings)
-				}
-				check.Equal(t, r.log.String(), "", "log of the second Set")
+				check.Same(t, have, again, "the second Set")
+				check.Equal(t, len(r.k.bindings), bindings, "bindings after the second Set")
+				check.Equal(t, r.log.Take(), "", "log of the second Set")
 				check.Equal(t, r.pokes.Load(), 0, "pokes by Set")
 				// And what Set says is what the World says.
-				var w vip.World
-				r.Observe(&w)
-				if d := diff(have, w.Bound); d != "" {
-					t.Errorf("Bound (-have +Bound):\n%s", d)
-				}
+				check.Same(t, have, worldOf(r.Interfaces).Bound, "Bound")
 			})
 		})
 	}
@@ -265,9 +249,7 @@ func TestSet(t *testing.T) {
 func TestHaveIsAsWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newFake("link 2 eth0 up\n eth0 10.0.0.8/32 marked"))
-		var w vip.World
-		r.Observe(&w)
-		check.Same(t, []vip.Address{{Addr: addr("10.0.0.8/32", "").Addr, Bits: 32, Link: "eth0"}}, w.Bound, "Bound before the first Set")
+		check.Same(t, []vip.Address{{Addr: addr("10.0.0.8/32", "").Addr, Bits: 32, Link: "eth0"}}, worldOf(r.Interfaces).Bound, "Bound before the first Set")
 		a := addr("10.0.0.9/32", "eth0")
 		a.New, a.Until = true, time.Now().Add(time.Minute)
 		have := check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
@@ -368,9 +350,7 @@ func TestSetWithoutCertainRight(t *testing.T) {
 		r.with(func(t *vip.Tenure) { t.Confirmed = false })
 		have, err := r.Set(t.Context(), want)
 		check.Equal(t, text(have), "eth0 10.0.0.1/32", "unconfirmed: what is there stays, nothing is added")
-		if got, want := fmt.Sprint(err), "address 10.0.0.2/32 on eth0: not bound, since this node's right to hold it is not certain"; got != want {
-			t.Errorf("unconfirmed: got error %q, want %q", got, want)
-		}
+		check.Equal(t, fmt.Sprint(err), "address 10.0.0.2/32 on eth0: not bound, since this node's right to hold it is not certain", "unconfirmed: the error")
 
 		r.with(func(t *vip.Tenure) { *t = always() })
 		r.with(func(t *vip.Tenure) { t.Until = time.Now().Add(999 * time.Millisecond) })

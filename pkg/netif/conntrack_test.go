@@ -61,8 +61,7 @@ func TestKernelForgetsStale(t *testing.T) {
 		known(a.Next(), 1010, udp, 0, false)
 		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: a.Is6()})
 	}
-	n, stop := kernelRig(t)
-	defer stop()
+	n, _ := kernelRig(t)
 	check.Value(n.Set(t.Context(), want))(t)
 	check.Until(t, 10*time.Second, "conntrack to forget the stale ones", func() error {
 		var left []string
@@ -115,14 +114,18 @@ func readError(c net.Conn) error {
 	return err
 }
 
+// setUpLoopback sets the link up by way of which a node talks to its own addresses.
+func setUpLoopback(t *testing.T) {
+	lo := check.Value(netlink.LinkByName("lo"))(t)
+	check.OK(t, netlink.LinkSetUp(lo))
+	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })
+}
+
 // TestKernelResets: a connection to an address that is served here is reset when that is removed. No other connection is.
 func TestKernelResets(t *testing.T) {
-	lo := check.Value(netlink.LinkByName("lo"))(t)
-	check.OK(t, netlink.LinkSetUp(lo)) // a node talks to its own addresses by way of it
-	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })
+	setUpLoopback(t)
 	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
-	n, stop := kernelRig(t)
-	defer stop()
+	n, _ := kernelRig(t)
 	served := []vip.Address{{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", LocalDelivery: true}, {Addr: netip.MustParseAddr("fd00::50"), Bits: 128, Link: "eth0", LocalDelivery: true}}
 	other := vip.Address{Addr: netip.MustParseAddr("10.0.0.60"), Bits: 32, Link: "eth0"}
 	check.Value(n.Set(t.Context(), append(served[:2:2], other)))(t)
@@ -138,9 +141,7 @@ func TestKernelResets(t *testing.T) {
 	}
 	check.Value(n.Set(t.Context(), []vip.Address{other}))(t)
 	for name, c := range gone {
-		if err := readError(c); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("%s: %v, want a reset", name, err)
-		}
+		check.Is(t, readError(c), syscall.ECONNRESET, "%s", name)
 	}
 	for name, c := range stay {
 		if err := readError(c); !errors.Is(err, syscall.ETIMEDOUT) && !isTimeout(err) {
@@ -149,9 +150,7 @@ func TestKernelResets(t *testing.T) {
 	}
 	// A VIP of a Service ends in its Pods: its connections here stay.
 	check.Value(n.Set(t.Context(), nil))(t)
-	if err := readError(stay["a VIP that stays"]); !isTimeout(err) {
-		t.Errorf("a VIP that is not served here: %v, want nothing", err)
-	}
+	check.Equal(t, isTimeout(readError(stay["a VIP that stays"])), true, "nothing is read from a VIP that is not served here")
 }
 
 // Which connections are reset when a VIP of the control plane comes and goes: those that are translated stay, unless it is said that they
@@ -178,9 +177,7 @@ func TestResets(t *testing.T) {
 				r.with(func(t *vip.Tenure) { t.Until = time.Now().Add(-time.Second) })
 			}
 			check.Value(r.Set(t.Context(), nil))(t)
-			if want := []connectionKinds{ownClients, tt.want}; !slices.Equal(k.resets, want) {
-				t.Errorf("reset %b, want %b", k.resets, want)
-			}
+			check.Same(t, []connectionKinds{ownClients, tt.want}, k.resets, "reset")
 		})
 	}
 }
@@ -189,9 +186,7 @@ func TestResets(t *testing.T) {
 // too; connections of the node itself to where the VIP was before are reset when it comes.
 func TestKernelKeepsTranslated(t *testing.T) {
 	check.Program(t, "nft")
-	lo := check.Value(netlink.LinkByName("lo"))(t)
-	check.OK(t, netlink.LinkSetUp(lo))
-	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })
+	setUpLoopback(t)
 	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
 	nft := func(args ...string) {
 		t.Helper()
@@ -205,8 +200,7 @@ func TestKernelKeepsTranslated(t *testing.T) {
 		nft("add chain " + family + " t c { type nat hook output priority -100; }")
 		nft("add rule " + family + " t c tcp dport != 1 " + rule)
 	}
-	n, stop := kernelRig(t)
-	defer stop()
+	n, _ := kernelRig(t)
 	for _, reset := range []bool{false, true} {
 		all := []vip.Address{
 			{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", LocalDelivery: true, ResetTranslated: reset},
@@ -231,9 +225,7 @@ func TestKernelKeepsTranslated(t *testing.T) {
 			}
 		}
 		check.Value(n.Set(t.Context(), nil))(t)
-		if err := readError(other); !isTimeout(err) {
-			t.Errorf("to the node's own address: %v, want nothing", err)
-		}
+		check.Equal(t, isTimeout(readError(other)), true, "nothing is read from the node's own address")
 	}
 }
 
@@ -261,9 +253,8 @@ func TestWirelessEvents(t *testing.T) {
 	if c, ok := parseChange(linkMessage(name, mac)); !ok || c.link.mac != "02:00:00:00:00:0a" {
 		t.Errorf("a link: %v, %+v", ok, c.link)
 	}
-	if c, ok := parseChange(linkMessage(name, scanned)); ok {
-		t.Errorf("the end of a scan was taken for a change of the link to %+v", c.link)
-	}
+	_, ok := parseChange(linkMessage(name, scanned))
+	check.Equal(t, ok, false, "the end of a scan is taken for a change of the link")
 }
 
 // An address is tentative during duplicate address detection, if optimistic (RFC 4429) too, and if another host has it.

@@ -251,9 +251,7 @@ func TestInfo(t *testing.T) {
 					o.Interface, o.ServicesInterface, o.AllowNotUp = tt.vip, tt.svc, true
 				})
 				check.Same(t, lines(tt.want), lines(describeInfo(r.Info())), "Info")
-				var w vip.World
-				r.Observe(&w)
-				check.Same(t, lines(tt.unmanaged), text(w.Unmanaged), "Unmanaged")
+				check.Same(t, lines(tt.unmanaged), text(worldOf(r.Interfaces).Unmanaged), "Unmanaged")
 			})
 		})
 	}
@@ -305,9 +303,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			check.Equal(t, r.pokes.Load() > before, step.poke, "%s: poked", step.name)
 			check.Same(t, lines(step.want), lines(describeInfo(r.Info())), "%s", step.name)
 			for _, l := range r.Info().Links {
-				if _, err := r.keyOf(addr("10.0.0.9/32", l.Name)); err != nil {
-					t.Errorf("%s: %v", step.name, err)
-				}
+				check.Value(r.keyOf(addr("10.0.0.9/32", l.Name)))(t)
 			}
 		}
 	})

@@ -22,11 +22,12 @@ import (
 // A kRig is Interfaces over the real kernel, running.
 type kRig struct {
 	*Interfaces
-	log   *buffer
+	log   *check.Buffer
 	poked chan struct{}
 	pokes atomic.Int32
 }
 
+// kernelRig makes one that runs until stop is called, or the test ends.
 func kernelRig(t testing.TB, change ...func(*Options)) (*kRig, func()) {
 	t.Helper()
 	logger, logged := log()
@@ -47,7 +48,14 @@ func kernelRig(t testing.TB, change ...func(*Options)) (*kRig, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = n.Run(ctx) }()
-	return r, func() { cancel(); <-done }
+	stop := func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return r, stop
+}
+
+func worldOf(n *Interfaces) (w vip.World) {
+	n.Observe(&w)
+	return w
 }
 
 // await waits for pokes until ok.
@@ -74,23 +82,13 @@ func (r *kRig) hasUnmarked(a vip.Address) bool {
 
 func TestKernelBinds(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24", "2001:db8:1::5/64")
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	l := check.Value(netlink.LinkByName("eth0"))(t)
-	if want, got := l.Attrs().HardwareAddr.String(), r.Info().Links[0].MAC; got != want {
-		t.Errorf("MAC is %q, want %q", got, want)
-	}
-	var w vip.World
-	if r.Observe(&w); len(w.Bound) > 0 {
-		t.Errorf("Bound is %v before anything was", w.Bound)
-	}
+	check.Equal(t, r.Info().Links[0].MAC, l.Attrs().HardwareAddr.String(), "MAC")
+	check.Equal(t, len(worldOf(r.Interfaces).Bound), 0, "Bound before anything was")
 	addOther(t, eth0, "10.0.0.8/32")
 	addOther(t, eth0, "2001:db8::8/128")
-	r.await(t, "the unmanaged addresses", func() bool {
-		var w vip.World
-		r.Observe(&w)
-		return len(w.Unmanaged) == 2
-	})
+	r.await(t, "the unmanaged addresses", func() bool { return len(worldOf(r.Interfaces).Unmanaged) == 2 })
 	want := []vip.Address{
 		addr("10.0.0.9/32", "eth0"), addr("10.0.0.10/24", "eth0"), addr("2001:db8::9/128", "eth0"),
 		addr("10.0.0.8/32", "eth0"), addr("2001:db8::8/128", "eth0"),
@@ -136,13 +134,10 @@ func TestKernelBindsOverDADFailed(t *testing.T) {
 	}
 	k := check.Value(openNetlink())(t)
 	check.OK(t, errors.Join(k.bind([]bindRequest{{addressKey{eth0.Attrs().Index, marked.Prefix()}, "eth0", 5}})...))
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	have := check.Value(r.Set(t.Context(), []vip.Address{left, marked}))(t)
 	check.Equal(t, text(have), "eth0 2001:db8::8/128\neth0 2001:db8::9/128", "have")
-	if got, want := strings.ReplaceAll(addresses(t, "eth0"), "valid=4", "valid=5"), "eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0\neth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0"; got != want {
-		t.Errorf("kernel:\n%s\nwant:\n%s", got, want)
-	}
+	check.Equal(t, strings.ReplaceAll(addresses(t, "eth0"), "valid=4", "valid=5"), "eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0\neth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0", "kernel")
 }
 
 // failDAD adds an IPv6 address that another host has, as another program would, and waits until duplicate address detection has failed.
@@ -160,20 +155,16 @@ func failDAD(t *testing.T, l netlink.Link, addr string) {
 func TestKernelIPv6SwitchedOff(t *testing.T) {
 	newVeth(t, "eth0")
 	sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	have, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")})
-	if got, want := fmt.Sprint(err), "address 2001:db8::9/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)"; got != want {
-		t.Errorf(" got %s\nwant %s", got, want)
-	}
+	check.Equal(t, fmt.Sprint(err), "address 2001:db8::9/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)", "the error")
 	check.Equal(t, text(have), "eth0 10.0.0.9/32", "have")
 }
 
 // That IPv6 is switched off on a link again and again is not told as if a program took a VIP away; that of IPv4 still is.
 func TestKernelIPv6SwitchedOffIsNoFight(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	four, six := addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")
 	fights := func() map[netip.Addr]bool {
 		w := vip.World{Now: time.Now()}
@@ -218,9 +209,7 @@ func TestKernelFollowsIPv6SwitchedOff(t *testing.T) {
 		sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
 		stop()
 		r, stop = kernelRig(t)
-		if !r.Info().Links[0].NoIPv6 {
-			t.Error("it is not known at the beginning")
-		}
+		check.Equal(t, r.Info().Links[0].NoIPv6, true, "it is known at the beginning")
 		// While the link is down nothing tells, but the link does when it comes up.
 		check.OK(t, netlink.LinkSetDown(eth0))
 		sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "0")
@@ -235,9 +224,8 @@ func TestKernelFollowsIPv6SwitchedOff(t *testing.T) {
 func TestKernelAlternativeName(t *testing.T) {
 	eth0, eth1 := newVeth(t, "eth0", "10.0.0.5/24"), newVeth(t, "eth1", "10.1.0.5/24")
 	check.OK(t, netlink.LinkAddAltName(eth0, "enp3s0"))
-	r, stop := kernelRig(t, func(o *Options) { o.Interface, o.ServicesInterface, o.AllowNotUp = "enp3s0", "enp4s0", true })
-	defer stop()
-	if text := r.log.String(); !strings.Contains(text, "vip_servicesinterface=enp4s0: this node has no such interface") || strings.Contains(text, "enp3s0") {
+	r, _ := kernelRig(t, func(o *Options) { o.Interface, o.ServicesInterface, o.AllowNotUp = "enp3s0", "enp4s0", true })
+	if text := r.log.Take(); !strings.Contains(text, "vip_servicesinterface=enp4s0: this node has no such interface") || strings.Contains(text, "enp3s0") {
 		t.Errorf("log:\n%s", text)
 	}
 	info := r.Info()
@@ -269,8 +257,7 @@ func TestKernelOverrun(t *testing.T) {
 func TestKernelDefaultRoute(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
 	eth1 := newVeth(t, "eth1", "10.1.0.5/24", "2001:db8:1::5/64")
-	r, stop := kernelRig(t, func(o *Options) { o.Interface, o.AllowNotUp = "", true })
-	defer stop()
+	r, _ := kernelRig(t, func(o *Options) { o.Interface, o.AllowNotUp = "", true })
 	check.Equal(t, r.Info().Interface, "", "interface without a default route")
 	route := func(l netlink.Link, gw string, metric int) *netlink.Route {
 		a, err := netlink.ParseAddr(gw + "/128")
@@ -312,15 +299,10 @@ func TestKernelDefaultRoute(t *testing.T) {
 // Changes of a bridge's ports are sent in messages of the bridge's own, which are not about the link as such.
 func TestKernelBridgePort(t *testing.T) {
 	eth0 := newVeth(t, "eth0")
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "br0"
-	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
-	br := check.Value(netlink.LinkByName("br0"))(t)
-	t.Cleanup(func() { _ = netlink.LinkDel(br) })
+	br := addBridge(t, "br0")
 	check.OK(t, netlink.LinkSetUp(br))
 	addOther(t, br, "10.0.0.5/24")
-	r, stop := kernelRig(t, func(o *Options) { o.Interface = "br0"; o.AllowNotUp = true })
-	defer stop()
+	r, _ := kernelRig(t, func(o *Options) { o.Interface = "br0"; o.AllowNotUp = true })
 	listed := func(name string) bool { return strings.Contains(describeInfo(r.Info()), "\n"+name+" ") }
 	addOther(t, eth0, "10.7.0.5/24")
 	r.await(t, "eth0 to be listed", func() bool { return listed("eth0") })
@@ -328,9 +310,7 @@ func TestKernelBridgePort(t *testing.T) {
 	r.await(t, "eth0 to be a port", func() bool { return !listed("eth0") && listed("br0") })
 	check.OK(t, netlink.LinkSetNoMaster(eth0))
 	r.await(t, "eth0 to be listed again", func() bool { return listed("eth0") })
-	if _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")}); err != nil {
-		t.Error(err)
-	}
+	check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")}))(t)
 }
 
 // Where the kernel doesn't keep IFA_PROTO, the label is the mark, if it fits.
@@ -429,11 +409,7 @@ func TestKernelUnbindsWhatIsGone(t *testing.T) {
 
 func TestKernelLinkState(t *testing.T) {
 	newVeth(t, "eth0")
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "br0"
-	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
-	br := check.Value(netlink.LinkByName("br0"))(t)
-	t.Cleanup(func() { _ = netlink.LinkDel(br) })
+	addBridge(t, "br0")
 	k := check.Value(openNetlink())(t)
 	up := func(name string) bool {
 		p := check.Value(k.read())(t)

@@ -42,6 +42,12 @@ func sysctlValue(t *testing.T, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
+// arpOfParent is what the macvlans' parent has for ARP.
+func arpOfParent(t *testing.T) string {
+	t.Helper()
+	return "arp_ignore=" + sysctlValue(t, "ipv4/conf/eth0/arp_ignore") + " arp_announce=" + sysctlValue(t, "ipv4/conf/eth0/arp_announce")
+}
+
 // arpAnswers sends an ARP request for addr to the node by its link's other end, and returns who answered within a moment.
 func arpAnswers(t *testing.T, link string, addr netip.Addr) []string {
 	t.Helper()
@@ -69,10 +75,9 @@ func arpAnswers(t *testing.T, link string, addr netip.Addr) []string {
 }
 
 func macvlansOf(n *Interfaces) []vip.Macvlan {
-	var w vip.World
-	n.Observe(&w)
-	slices.SortFunc(w.Macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
-	return w.Macvlans
+	all := worldOf(n).Macvlans
+	slices.SortFunc(all, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
 
 // awaitGone waits until r knows of no link of this name: one that is removed is down before.
@@ -88,8 +93,7 @@ func TestMacvlan(t *testing.T) {
 	removeAfterwards(t, "herald-1", "herald-2")
 	sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
 	sysctl(t, "net/ipv4/conf/eth0/arp_announce", "1")
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	links := r.Macvlans()
 	check.Value(links.Set(t.Context(), []vip.Macvlan{mv1, mv2}))(t)
 	r.await(t, "both are up", func() bool { // as the kernel says a moment later
@@ -111,9 +115,7 @@ func TestMacvlan(t *testing.T) {
 		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 		return err == nil && len(addrs) == 1 && addrs[0].IP.String() == "fe80::ff:fe00:a1"
 	})
-	if info := r.Info(); slices.ContainsFunc(info.Links, func(l vip.Link) bool { return strings.HasPrefix(l.Name, "herald-") }) {
-		t.Errorf("it is in the NodeInfo: %v", info.Links)
-	}
+	check.Equal(t, slices.ContainsFunc(r.Info().Links, func(l vip.Link) bool { return strings.HasPrefix(l.Name, "herald-") }), false, "it is in the NodeInfo")
 
 	// It answers for its address, with its hardware address; its parent doesn't.
 	at := netip.MustParseAddr("10.0.0.50")
@@ -134,9 +136,7 @@ func TestMacvlan(t *testing.T) {
 	})
 	check.OK(t, netlink.LinkDel(l))
 	awaitGone(t, r, mv1.Name)
-	if got, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2}); err != nil || len(got) != 2 {
-		t.Errorf("made again: %v, %v", got, err)
-	}
+	check.Equal(t, len(check.Value(links.Set(t.Context(), []vip.Macvlan{mv1, mv2}))(t)), 2, "macvlans, made again")
 	// Another program adds its link-local address again, which another host has.
 	l = check.Value(netlink.LinkByName("herald-1"))(t)
 	peer := check.Value(netlink.LinkByName("eth0p"))(t)
@@ -153,15 +153,13 @@ func TestMacvlan(t *testing.T) {
 		t.Errorf("its link-local address is not answered for: %v, %v", a, err)
 	}
 	// A renewal must not take its address for bound.
-	r.await(t, "the address to be missed", func() bool { var w vip.World; r.Observe(&w); return len(w.Bound) == 0 })
+	r.await(t, "the address to be missed", func() bool { return len(worldOf(r.Interfaces).Bound) == 0 })
 
 	// With the last one the parent gets back what it had.
 	check.Value(links.Set(t.Context(), []vip.Macvlan{mv2}))(t)
 	check.Equal(t, sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), "1", "arp_ignore of the parent while a macvlan is there")
 	check.Value(links.Set(t.Context(), nil))(t)
-	if a, b := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), sysctlValue(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
-		t.Errorf("the parent is left with arp_ignore=%s arp_announce=%s", a, b)
-	}
+	check.Equal(t, arpOfParent(t), "arp_ignore=0 arp_announce=1", "the parent is left with")
 	check.Equal(t, len(macvlansOf(r.Interfaces)), 0, "macvlans left")
 }
 
@@ -177,17 +175,14 @@ func TestMacvlanLeftOver(t *testing.T) {
 	stop() // as if killed
 	before := check.Value(netlink.LinkByName("herald-1"))(t)
 
-	next, stop := kernelRig(t)
-	defer stop()
+	next, _ := kernelRig(t)
 	check.Equal(t, len(macvlansOf(next.Interfaces)), 2, "macvlans that an owner goes on with")
 	check.True(t, 10*time.Second, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
 	check.Equal(t, len(arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50"))), 0, "hosts that still answer")
 	check.Value(next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
 	after := check.Value(netlink.LinkByName("herald-1"))(t)
 	check.Equal(t, before.Attrs().Index, after.Attrs().Index, "its index, unless it was made again")
-	if _, err := netlink.LinkByName("herald-2"); err == nil {
-		t.Error("what nobody wants is still there")
-	}
+	check.Equal(t, exists("herald-2"), false, "what nobody wants is still there")
 	changed := mv1
 	changed.MAC = "02:00:00:00:00:b1"
 	check.Value(next.Macvlans().Set(t.Context(), []vip.Macvlan{changed}))(t)
@@ -222,9 +217,7 @@ func TestMacvlanRemovedByOthers(t *testing.T) {
 				t.Errorf("%s: arp_ignore of the parent is %s while a macvlan is there", name, got)
 			}
 			check.Value(r.Macvlans().Set(t.Context(), nil))(t)
-			if a, b := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), sysctlValue(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
-				t.Errorf("%s, restarted %v: the parent is left with arp_ignore=%s arp_announce=%s", name, restarted, a, b)
-			}
+			check.Equal(t, arpOfParent(t), "arp_ignore=0 arp_announce=1", "%s, restarted %v: the parent is left with", name, restarted)
 			stop()
 		}
 	}
@@ -233,15 +226,10 @@ func TestMacvlanRemovedByOthers(t *testing.T) {
 // Links that are not Herald's are not touched, whatever is wanted.
 func TestMacvlanOfOtherPrograms(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
-	removeAfterwards(t, "bridge0", "other", "herald-1")
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "bridge0"
-	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
-	attrs = netlink.NewLinkAttrs()
-	attrs.Name, attrs.ParentIndex = "other", eth0.Attrs().Index
-	check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
-	r, stop := kernelRig(t)
-	defer stop()
+	removeAfterwards(t, "other", "herald-1")
+	addBridge(t, "bridge0")
+	addMacvlan(t, eth0, "other", "")
+	r, _ := kernelRig(t)
 	links := r.Macvlans()
 	for _, name := range []string{"bridge0", "other", "eth0", "lo"} {
 		w := mv1
@@ -250,10 +238,7 @@ func TestMacvlanOfOtherPrograms(t *testing.T) {
 		if len(got) != 1 || got[0] != mv2 || err == nil || !strings.Contains(err.Error(), "not Herald's") {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
-		var world vip.World
-		if r.Observe(&world); world.MacvlanErrors[name] == "" {
-			t.Errorf("%s: there is no error", name)
-		}
+		check.Equal(t, worldOf(r.Interfaces).MacvlanErrors[name] != "", true, "%s: there is an error", name)
 	}
 	for what, w := range map[string]vip.Macvlan{
 		"no interface": {Name: "herald-1", Parent: "eth9", MAC: mv1.MAC}, "no Ethernet": {Name: "herald-1", Parent: "eth0", MAC: "x"},
@@ -265,9 +250,7 @@ func TestMacvlanOfOtherPrograms(t *testing.T) {
 	}
 	check.Value(links.Set(context.Background(), nil))(t)
 	for _, name := range []string{"bridge0", "other", "eth0"} {
-		if _, err := netlink.LinkByName(name); err != nil {
-			t.Errorf("%s is gone", name)
-		}
+		check.Equal(t, exists(name), true, "%s is there", name)
 	}
 }
 
@@ -276,17 +259,11 @@ func TestMacvlanOfKubeVIP(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
 	removeAfterwards(t, "vip-398f068d", "vip-00000001", "herald-1")
 	for name, mac := range map[string]string{"vip-398f068d": mv1.MAC, "vip-00000001": mv2.MAC} {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.ParentIndex, attrs.Flags = name, eth0.Attrs().Index, net.FlagUp
-		attrs.HardwareAddr = check.Value(net.ParseMAC(mac))(t)
-		check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+		addMacvlan(t, eth0, name, mac)
 	}
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1}))(t)
-	if _, err := netlink.LinkByName("vip-398f068d"); err == nil {
-		t.Error("what kube-vip left is still there")
-	}
+	check.Equal(t, exists("vip-398f068d"), false, "what kube-vip left is still there")
 	check.Value(netlink.LinkByName("vip-00000001"))(t)
 	check.Value(r.Macvlans().Set(t.Context(), nil))(t)
 }
@@ -302,8 +279,7 @@ func TestMacvlanWithMACOfGateway(t *testing.T) {
 		neighbor.HardwareAddr = check.Value(net.ParseMAC(mac))(t)
 		check.OK(t, netlink.NeighSet(neighbor))
 	}
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	links := r.Macvlans()
 	resolve(mv1.MAC)
 	for _, refused := range []vip.Macvlan{mv1, mv2} {
@@ -314,7 +290,7 @@ func TestMacvlanWithMACOfGateway(t *testing.T) {
 			if len(got) != 1 || got[0] == refused || err == nil || !strings.Contains(err.Error(), refused.MAC+" is that of the gateway 10.0.0.1") {
 				return fmt.Errorf("%v, %v", got, err)
 			}
-			if _, err := netlink.LinkByName(refused.Name); err == nil {
+			if exists(refused.Name) {
 				return errors.New("it is there")
 			}
 			return nil
@@ -327,11 +303,8 @@ func TestMacvlanWithMACOfGateway(t *testing.T) {
 func TestMacvlanOnMacvlan(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
 	removeAfterwards(t, "mv0", "herald-1")
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.ParentIndex, attrs.Flags = "mv0", eth0.Attrs().Index, net.FlagUp
-	check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
-	r, stop := kernelRig(t)
-	defer stop()
+	addMacvlan(t, eth0, "mv0", "")
+	r, _ := kernelRig(t)
 	w := mv1
 	w.Parent = "mv0"
 	check.Value(r.Macvlans().Set(t.Context(), []vip.Macvlan{w}))(t)
@@ -345,16 +318,13 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 // A hundred of them come and go within a pass or two.
 func TestHundredMacvlans(t *testing.T) {
 	newVeth(t, "eth0", "10.0.0.5/24")
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	var want []vip.Macvlan
 	for i := range 100 {
 		want = append(want, vip.Macvlan{Name: "herald-" + string(rune('a'+i/26)) + string(rune('a'+i%26)), Parent: "eth0", MAC: net.HardwareAddr{2, 0, 0, 0, 1, byte(i)}.String(), RPFilter: 2})
 	}
 	began := time.Now()
-	if got, err := r.Macvlans().Set(t.Context(), want); err != nil || len(got) != 100 {
-		t.Fatalf("%d, %v", len(got), err)
-	}
+	check.Equal(t, len(check.Value(r.Macvlans().Set(t.Context(), want))(t)), 100, "macvlans")
 	made := time.Since(began)
 	began = time.Now()
 	check.Value(r.Macvlans().Set(t.Context(), want))(t)
@@ -366,8 +336,6 @@ func TestHundredMacvlans(t *testing.T) {
 		left = check.Value(r.Macvlans().Set(t.Context(), nil))(t)
 		longest = max(longest, time.Since(at))
 	}
-	if longest > lifetime*time.Second/2 {
-		t.Errorf("a pass took %v: addresses would end", longest)
-	}
+	check.Between(t, longest, 0, lifetime*time.Second/2, "a pass, in which no address may end, took")
 	t.Logf("made in %v, looked at in %v, removed in %v", made.Round(time.Millisecond), again.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }

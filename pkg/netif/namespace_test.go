@@ -1,7 +1,6 @@
 package netif
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,6 +70,34 @@ func waitUp(t testing.TB, name string) {
 		}
 		return true
 	})
+}
+
+// addBridge makes a bridge, and takes it away when the test ends.
+func addBridge(t testing.TB, name string) netlink.Link {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	l := &netlink.Bridge{LinkAttrs: attrs}
+	check.OK(t, netlink.LinkAdd(l))
+	t.Cleanup(func() { _ = netlink.LinkDel(l) })
+	return l
+}
+
+// addMacvlan makes a macvlan that is not Herald's; with mac "" the kernel chooses one.
+func addMacvlan(t testing.TB, parent netlink.Link, name, mac string) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex, attrs.Flags = name, parent.Attrs().Index, net.FlagUp
+	if mac != "" {
+		attrs.HardwareAddr = check.Value(net.ParseMAC(mac))(t)
+	}
+	check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+}
+
+// exists reports whether there is a link of that name.
+func exists(name string) bool {
+	_, err := netlink.LinkByName(name)
+	return err == nil
 }
 
 // addOther adds an address as another program would: for ever and without a mark.
@@ -170,8 +196,8 @@ func marks(t testing.TB) map[addressKey]byte {
 }
 
 // log is a logger and what it wrote.
-func log() (*slog.Logger, *buffer) {
-	b := &buffer{}
+func log() (*slog.Logger, *check.Buffer) {
+	b := &check.Buffer{}
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -202,25 +228,3 @@ func text(list []vip.Address) string {
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
-
-// buffer is a bytes.Buffer for several writers.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-// String is what was written since the last call of it or of reset.
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer b.b.Reset()
-	return b.b.String()
-}
-
-func (b *buffer) reset() { _ = b.String() }

@@ -33,9 +33,7 @@ func TestProcessDies(t *testing.T) {
 				time.Sleep(death - time.Since(began))
 				stop()
 				time.Sleep(4200 * time.Millisecond)
-				if got := strings.Count(k.String(), "marked"); got != count {
-					t.Errorf("%d addresses, death at %v: %d are left after 4.2 s, want all", count, death, got)
-				}
+				check.Equal(t, strings.Count(k.String(), "marked"), count, "%d addresses, death at %v: left after 4.2 s", count, death)
 				time.Sleep(1800 * time.Millisecond)
 				check.Equal(t, strings.Count(k.String(), "marked"), 0, "%d addresses, death at %v: left after 6 s", count, death)
 			})
@@ -48,15 +46,13 @@ func TestRenewalIsSilent(t *testing.T) {
 		k.lag = time.Millisecond
 		want := many(20, "eth0")
 		check.Value(r.Set(t.Context(), want))(t)
-		r.log.reset()
+		r.log.Take()
 		before := check.Metric(t, "", r.metrics.renewals)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		each := float64(10 * time.Second / period)
-		if got := check.Metric(t, "", r.metrics.renewals) - before; got < 20*(each-1) || got > 20*(each+1) {
-			t.Errorf("20 addresses were renewed %v times in 10 s, want %v", got, 20*each)
-		}
-		check.Equal(t, r.log.String(), "", "log of renewals")
+		check.Between(t, check.Metric(t, "", r.metrics.renewals)-before, 20*(each-1), 20*(each+1), "renewals of 20 addresses in 10 s")
+		check.Equal(t, r.log.Take(), "", "log of renewals")
 		check.Equal(t, r.pokes.Load(), 0, "pokes by renewals")
 		check.Equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 20, "addresses")
 	})
@@ -68,18 +64,12 @@ func TestUnconfirmedLetsTheKernelDecide(t *testing.T) {
 		check.Value(r.Set(t.Context(), want))(t)
 		r.with(func(t *vip.Tenure) { t.Confirmed = false })
 		time.Sleep(time.Second)
-		if got := k.String(); got == "" {
-			t.Error("an unconfirmed process removed an address that may still be its own")
-		}
+		check.Equal(t, k.String() != "", true, "an unconfirmed process keeps an address that may still be its own")
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
 		check.Equal(t, k.String(), "", "an unconfirmed process renewed")
-		if r.pokes.Load() == 0 {
-			t.Error("no poke for an address that the kernel dropped")
-		}
-		var w vip.World
-		r.Observe(&w)
-		check.Equal(t, len(w.Bound), 0, "Bound")
+		check.Equal(t, r.pokes.Load() > 0, true, "poked for an address that the kernel dropped")
+		check.Equal(t, len(worldOf(r.Interfaces).Bound), 0, "Bound")
 		// Certain again: what it comes back to is for the next plan to say.
 		r.with(func(t *vip.Tenure) { *t = always() })
 		time.Sleep(time.Second)
@@ -125,13 +115,9 @@ func TestTenureEnds(t *testing.T) {
 			a  vip.Address
 			at time.Duration
 		}{{short, 4700 * time.Millisecond}, {long, 7300 * time.Millisecond}} {
-			if got := ends[c.a.Addr.String()]; got > c.at || got < c.at-1100*time.Millisecond {
-				t.Errorf("%s was there for %v, want until just before %v", c.a.Addr, got, c.at)
-			}
+			check.Between(t, ends[c.a.Addr.String()], c.at-1100*time.Millisecond, c.at, "%s was there for", c.a.Addr)
 		}
-		if r.pokes.Load() == 0 {
-			t.Error("no poke when the right had ended")
-		}
+		check.Equal(t, r.pokes.Load() > 0, true, "poked when the right had ended")
 		if got, want := strings.Count(k.trace(), "\n")+1, strings.Count(k.trace(), "for 5s")+strings.Count(k.trace(), "for 4s")+strings.Count(k.trace(), "for 3s")+strings.Count(k.trace(), "for 2s")+strings.Count(k.trace(), "for 1s"); got != want {
 			t.Errorf("bound for other times than 1 to 5 s:\n%s", k.trace())
 		}
@@ -153,9 +139,7 @@ func TestAnotherEpochHasOtherClaims(t *testing.T) {
 		have = check.Value(r.Set(t.Context(), want))(t)
 		check.Equal(t, len(have), 1, "addresses bound in the new epoch")
 		time.Sleep(10 * time.Second)
-		if got := k.String(); got == "" {
-			t.Error("not renewed in the new epoch")
-		}
+		check.Equal(t, k.String() != "", true, "renewed in the new epoch")
 	})
 }
 
@@ -166,19 +150,16 @@ func TestDeletedByAnother(t *testing.T) {
 			k.drop(addressKey{2, a.Prefix()})
 			synctest.Wait()
 			check.Equal(t, r.pokes.Load(), 1, "pokes")
-			var w vip.World
-			r.Observe(&w)
-			check.Equal(t, len(w.Bound), 0, "Bound")
+			check.Equal(t, len(worldOf(r.Interfaces).Bound), 0, "Bound")
 			have, err := r.Set(t.Context(), []vip.Address{a})
 			if err != nil || len(have) != 1 || k.String() == "" {
 				t.Errorf("have %v, kernel %v, error %v", have, k, err)
 			}
 			fights := func(when string, want bool) {
 				t.Helper()
-				w.Now = time.Now()
-				if r.Observe(&w); w.AddressFights[a.Addr] != want {
-					t.Errorf("%s: told as contested: %v", when, !want)
-				}
+				w := vip.World{Now: time.Now()}
+				r.Observe(&w)
+				check.Equal(t, w.AddressFights[a.Addr], want, "%s: told as contested", when)
 			}
 			fights("once", false)
 			for range fightTimes - 1 {
@@ -211,7 +192,7 @@ func TestRenewalFails(t *testing.T) {
 	onFake(t, "link 2 eth0 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
 		check.Value(r.Set(t.Context(), want))(t)
-		r.log.reset()
+		r.log.Take()
 		k.set(func(op string, p addressKey) error {
 			if op == "bind" && p.prefix.Addr().String() == "10.0.0.1" {
 				return unix.EPERM
@@ -221,7 +202,7 @@ func TestRenewalFails(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
 		check.Equal(t, k.String(), "eth0 10.0.0.2/32 marked 5s", "kernel")
-		check.Equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "warnings")
+		check.Equal(t, strings.Count(r.log.Take(), "level=WARN"), 1, "warnings")
 		check.Equal(t, r.pokes.Load(), 1, "pokes")
 	})
 }
@@ -230,12 +211,10 @@ func TestLinkGoes(t *testing.T) {
 	onFake(t, "link 2 eth0 up\n link 3 eth1 up", func(t *testing.T, k *fakeKernel, r *rig) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth0")}
 		check.Value(r.Set(t.Context(), want))(t)
-		r.log.reset()
+		r.log.Take()
 		k.removeLink("eth1")
 		synctest.Wait()
-		if r.pokes.Load() == 0 {
-			t.Error("no poke")
-		}
+		check.Equal(t, r.pokes.Load() > 0, true, "poked")
 		have, err := r.Set(t.Context(), want)
 		check.Equal(t, text(have), "eth0 2001:db8::1/128", "have")
 		check.Equal(t, fmt.Sprint(err), `address 10.0.0.1/32: this node has no interface "eth1"; it has eth0`, "got")
@@ -244,9 +223,7 @@ func TestLinkGoes(t *testing.T) {
 		synctest.Wait()
 		check.Equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 2, "addresses")
 		time.Sleep(10 * time.Second)
-		if got := r.log.String(); strings.Contains(got, "WARN") {
-			t.Errorf("logged %s", got)
-		}
+		check.Lacks(t, r.log.Take(), "log", "WARN")
 	})
 }
 
@@ -264,9 +241,7 @@ func TestOverrun(t *testing.T) {
 		time.Sleep(readInterval) // after the last one
 		synctest.Wait()
 		check.Equal(t, r.pokes.Load(), 1, "pokes")
-		var w vip.World
-		r.Observe(&w)
-		check.Equal(t, text(w.Bound), "eth0 10.0.0.2/32", "Bound")
+		check.Equal(t, text(worldOf(r.Interfaces).Bound), "eth0 10.0.0.2/32", "Bound")
 	})
 }
 
@@ -303,9 +278,7 @@ func TestKernelIsReadFourTimesASecond(t *testing.T) {
 		k.overrun()
 		time.Sleep(250 * time.Millisecond)
 		synctest.Wait()
-		if got := r.Gateway("eth0"); got.IsValid() {
-			t.Errorf("the gateway is %v, and there is no route", got)
-		}
+		check.Equal(t, r.Gateway("eth0"), netip.Addr{}, "the gateway, though there is no route")
 		k.set(nil)
 		if reads["routes"] > 6 || reads["read"] > 6 || held {
 			t.Errorf("in a second and a quarter each, routes were read %d times, and everything %d times; with the lock: %v", reads["routes"], reads["read"], held)
@@ -331,19 +304,15 @@ func TestSubscriptionFails(t *testing.T) {
 			}
 			time.Sleep(5500 * time.Millisecond)
 			synctest.Wait()
-			check.Equal(t, strings.Count(r.log.String(), "level=WARN"), 1, "%s: warnings in 5 s", op)
+			check.Equal(t, strings.Count(r.log.Take(), "level=WARN"), 1, "%s: warnings in 5 s", op)
 			k.mu.Lock()
 			broken = false
 			k.mu.Unlock()
 			time.Sleep(time.Second)
 			k.add("eth0", "10.0.0.77/32")
 			synctest.Wait()
-			var w vip.World
-			r.Observe(&w)
-			check.Equal(t, text(w.Unmanaged), "eth0 10.0.0.77/32", "%s: Unmanaged after it went again", op)
-			if r.pokes.Load() == 0 {
-				t.Errorf("%s: no poke", op)
-			}
+			check.Equal(t, text(worldOf(r.Interfaces).Unmanaged), "eth0 10.0.0.77/32", "%s: Unmanaged after it went again", op)
+			check.Equal(t, r.pokes.Load() > 0, true, "%s: poked", op)
 		})
 	}
 }
@@ -354,7 +323,7 @@ func TestOldKernel(t *testing.T) {
 		k.old, k.lag = true, time.Millisecond
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")}
 		check.Value(r.Set(t.Context(), want))(t)
-		r.log.reset()
+		r.log.Take()
 		before := k.reads
 		time.Sleep(10 * time.Second)
 		r.isBound(t, "after renewals", want)
@@ -362,7 +331,7 @@ func TestOldKernel(t *testing.T) {
 		k.overrun()
 		time.Sleep(time.Second)
 		r.isBound(t, "after missed changes", want)
-		if got := r.log.String(); strings.Contains(got, "INFO") || r.pokes.Load() > 0 {
+		if got := r.log.Take(); strings.Contains(got, "INFO") || r.pokes.Load() > 0 {
 			t.Errorf("%d pokes, logged %s", r.pokes.Load(), got)
 		}
 		check.Value(r.Set(t.Context(), nil))(t)
@@ -374,9 +343,7 @@ func TestOldKernel(t *testing.T) {
 func (r *rig) isBound(t *testing.T, what string, want []vip.Address) {
 	t.Helper()
 	synctest.Wait()
-	var w vip.World
-	r.Observe(&w)
-	check.Same(t, text(want), text(w.Bound), "%s: Bound", what)
+	check.Same(t, text(want), text(worldOf(r.Interfaces).Bound), "%s: Bound", what)
 }
 
 // Changes that are received late, one by one.

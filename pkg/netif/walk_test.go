@@ -108,13 +108,8 @@ func walk(t *testing.T, rng *rand.Rand) {
 		time.Sleep(wait)
 		wait = readInterval + 50*time.Millisecond
 		synctest.Wait()
-		have, err := r.Set(t.Context(), want)
-		if err != nil {
-			t.Fatalf("step %d: %v", step, err)
-		}
-		if d := diff(text(want), text(have)); d != "" {
-			t.Fatalf("step %d: have (-want +got):\n%s", step, d)
-		}
+		have := check.Value(r.Set(t.Context(), want))(t)
+		check.Same(t, text(want), text(have), "step %d: have", step)
 		var marked, others []string
 		for line := range strings.Lines(k.String()) {
 			if line = strings.TrimSpace(line); strings.Contains(line, " marked ") {
@@ -123,11 +118,10 @@ func walk(t *testing.T, rng *rand.Rand) {
 				others = append(others, line)
 			}
 		}
-		if d := diff(text(want), strings.Join(marked, "\n")); d != "" {
-			t.Fatalf("step %d: kernel (-want +got):\n%s\n%s\n%s", step, d, k, r.log)
-		}
-		if d := diff(foreign, strings.Join(others, "\n")); d != "" {
-			t.Fatalf("step %d: addresses of others (-want +got):\n%s", step, d)
+		check.Same(t, text(want), strings.Join(marked, "\n"), "step %d: kernel", step)
+		check.Same(t, foreign, strings.Join(others, "\n"), "step %d: addresses of others", step)
+		if t.Failed() {
+			t.Fatalf("%s\n%s", k, r.log)
 		}
 	}
 }
@@ -139,8 +133,7 @@ var renewed = regexp.MustCompile(` deprecated .*proto=v valid=[45] preferred=0$`
 func TestKernelRandomSteps(t *testing.T) {
 	newVeth(t, "eth0", "10.0.0.5/24")
 	newVeth(t, "eth1", "10.9.9.9/32", "2001:db8::99/128")
-	r, stop := kernelRig(t)
-	defer stop()
+	r, _ := kernelRig(t)
 	rng := rand.New(rand.NewPCG(7, 7))
 	all := pool()
 	for step := range 150 {
@@ -155,13 +148,8 @@ func TestKernelRandomSteps(t *testing.T) {
 				r.await(t, "the change", func() bool { return r.hasUnmarked(a) })
 			}
 		}
-		have, err := r.Set(t.Context(), want)
-		if err != nil {
-			t.Fatalf("step %d: %v", step, err)
-		}
-		if d := diff(text(want), text(have)); d != "" {
-			t.Fatalf("step %d: have (-want +got):\n%s", step, d)
-		}
+		have := check.Value(r.Set(t.Context(), want))(t)
+		check.Same(t, text(want), text(have), "step %d: have", step)
 		var marked, others []string
 		for line := range strings.Lines(addresses(t, "eth0", "eth1")) {
 			words := strings.Fields(line)
@@ -171,11 +159,10 @@ func TestKernelRandomSteps(t *testing.T) {
 				others = append(others, words[0]+" "+words[1])
 			}
 		}
-		if d := diff(text(want), strings.Join(marked, "\n")); d != "" {
-			t.Fatalf("step %d: kernel (-want +got):\n%s", step, d)
-		}
-		if d := diff("eth0 10.0.0.5/24\neth1 10.9.9.9/32\neth1 2001:db8::99/128", strings.Join(others, "\n")); d != "" {
-			t.Fatalf("step %d: addresses of others (-want +got):\n%s", step, d)
+		check.Same(t, text(want), strings.Join(marked, "\n"), "step %d: kernel", step)
+		check.Same(t, "eth0 10.0.0.5/24\neth1 10.9.9.9/32\neth1 2001:db8::99/128", strings.Join(others, "\n"), "step %d: addresses of others", step)
+		if t.Failed() {
+			return
 		}
 	}
 }
