@@ -20,7 +20,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -47,14 +46,33 @@ var (
 // routes is BIRD's table, in order.
 func (r *router) routes() []string {
 	r.t.Helper()
-	out, err := r.birdc("show route protocol herald")
-	check.OK(r.t, err)
+	out := check.Value(r.birdc("show route protocol herald"))(r.t)
 	var have []string
 	for _, m := range birdRoute.FindAllStringSubmatch(out, -1) {
 		have = append(have, m[1])
 	}
 	slices.Sort(have)
 	return have
+}
+
+// newBIRD is a router that runs BIRD with options of the session, and more beside it.
+func newBIRD(t testing.TB, n int, options, more string) *router {
+	t.Helper()
+	r := newRouter(t, n)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), options, "none") + more)
+	return r
+}
+
+// says waits until what a router shows has these words.
+func says(t testing.TB, within time.Duration, what, words string, show func() (string, error)) {
+	t.Helper()
+	check.Until(t, within, what, func() error {
+		out, err := show()
+		if err == nil && !strings.Contains(out, words) {
+			err = errors.New(out)
+		}
+		return err
+	})
 }
 
 // knows waits until BIRD's table is exactly want.
@@ -71,10 +89,8 @@ func (r *router) knows(want ...string) {
 // BIRD, with a password, and beside it a peer whose password is another and one that refuses: they say so, and disturb nobody.
 func TestPasswords(t *testing.T) {
 	t.Parallel()
-	r := newRouter(t, 21)
-	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), `password "s3cret";`, "none"))
-	wrong := newRouter(t, 22)
-	wrong.bird(fmt.Sprintf(birdHead, wrong.v4(), wrong.here4(), `password "s3cret";`, "none"))
+	r := newBIRD(t, 21, `password "s3cret";`, "")
+	wrong := newBIRD(t, 22, `password "s3cret";`, "")
 	refusing := newRouter(t, 23)
 	s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001, Password: "s3cret"}, vip.BGPPeer{Address: wrong.v4(), AS: 65001, Password: "other"},
 		vip.BGPPeer{Address: refusing.v4(), AS: 65001})
@@ -89,9 +105,7 @@ func TestPasswords(t *testing.T) {
 	}
 	delete(got, "local_pref") // BIRD's own
 	want := map[string]string{"origin": "IGP", "as_path": "65000", "next_hop": r.here4(), "med": "42", "community": "(65000,100)", "large_community": "(65000, 1, 2)"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("attributes (-want +got)\n%s", diff)
-	}
+	check.Same(t, want, got, "attributes")
 	check.Until(t, 30*time.Second, "reasons", func() error {
 		x := s.Sessions()
 		if !x[0].Up() || x[0].Prefixes != 2 || !strings.Contains(x[1].Reason, "MD5") || !strings.Contains(x[2].Reason, "refuses") {
@@ -107,8 +121,7 @@ func TestPasswords(t *testing.T) {
 // A password that is in a file, and is changed there, is that of the next session, without a restart.
 func TestPasswordRotation(t *testing.T) {
 	t.Parallel()
-	r := newRouter(t, 18)
-	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), `password "new";`, "none"))
+	r := newBIRD(t, 18, `password "new";`, "")
 	var content atomic.Pointer[vip.Secret]
 	content.Store(ptr(vip.Secret("old")))
 	list := &PeerList{
@@ -118,19 +131,13 @@ func TestPasswordRotation(t *testing.T) {
 	}
 	s := runSpeaker(t, func(o *Options) { o.Peers, o.ReadPasswords = list.Peers, list.ReadPasswords })
 	s.advertise("198.51.100.7/32")
-	check.Until(t, 30*time.Second, "the reason", func() error {
-		if x := s.Sessions()[0]; !strings.Contains(x.Reason, "MD5") {
-			return fmt.Errorf("%+v", x)
-		}
-		return nil
-	})
+	s.awaits(0, 30*time.Second, "the reason", func(x vip.BGPSession) bool { return strings.Contains(x.Reason, "MD5") })
 	content.Store(ptr(vip.Secret("new")))
 	r.knows("198.51.100.7/32")
 	for name, v := range map[string]*prometheus.CounterVec{"sent": s.metrics.sent, "received": s.metrics.received, "flaps": s.metrics.flaps} {
 		series := make(chan prometheus.Metric, 9)
-		if v.Collect(series); len(series) != 1 {
-			t.Errorf("%s: %d series are left, want that of the session", name, len(series))
-		}
+		v.Collect(series)
+		check.Equal(t, len(series), 1, "%s: series that are left", name)
 	}
 }
 
@@ -162,8 +169,7 @@ ip -n r24 route add 192.0.2.99/32 via 10.24.0.2`)
 
 // A router on this node, asked at 127.0.0.1, gets a next hop that others can use, and tells them.
 func TestRouterOnThisNode(t *testing.T) {
-	r := newRouter(t, 62)
-	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "none"))
+	r := newBIRD(t, 62, "", "")
 	own := &router{t: t, dir: t.TempDir(), proc: make(map[string]*exec.Cmd)}
 	defer own.kill("bird")
 	own.bird(fmt.Sprintf(birdHead, "127.0.0.1", "127.0.0.1", "multihop;", "none") + fmt.Sprintf(`protocol bgp up {
@@ -178,13 +184,7 @@ func TestRouterOnThisNode(t *testing.T) {
 	s.up()
 	for prefix, hop := range map[string]string{"198.51.100.7/32": r.here4(), "2001:db8::7/128": r.here6()} {
 		for name, x := range map[string]*router{"this node's": own, "the next": r} {
-			check.Until(t, 30*time.Second, name+" router has the route", func() error {
-				out, err := x.birdc("show route all " + prefix)
-				if err == nil && !strings.Contains(out, "BGP.next_hop: "+hop) {
-					err = errors.New(out)
-				}
-				return err
-			})
+			says(t, 30*time.Second, name+" router has the route", "BGP.next_hop: "+hop, func() (string, error) { return x.birdc("show route all " + prefix) })
 		}
 	}
 }
@@ -213,9 +213,8 @@ func TestFullTable(t *testing.T) {
 	quiet.knows("198.51.100.7/32", "198.51.100.8/32")
 	meanwhile := time.Since(began)
 	check.Until(t, 30*time.Second, "the full table", func() error {
-		var received dto.Metric
-		check.OK(t, s.metrics.received.WithLabelValues(r.v4().String(), "65001").Write(&received))
-		if n := received.GetCounter().GetValue(); n < 500 || !s.Sessions()[0].Up() { // one for each of the attribute's values
+		n := check.Metric(t, "", s.metrics.received.WithLabelValues(r.v4().String(), "65001"))
+		if n < 500 || !s.Sessions()[0].Up() { // one for each of the attribute's values
 			return fmt.Errorf("%v UPDATE messages", n)
 		}
 		return nil
@@ -248,12 +247,7 @@ func TestRouterFails(t *testing.T) {
 	s.up()
 	down := func(words string, within time.Duration) {
 		t.Helper()
-		took := check.Until(t, within, "the session's end", func() error {
-			if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, words) {
-				return fmt.Errorf("%+v", x)
-			}
-			return nil
-		})
+		took := s.awaits(0, within, "the session's end", func(x vip.BGPSession) bool { return !x.Up() && strings.Contains(x.Reason, words) })
 		t.Logf("down after %v: %s", took.Round(10*time.Millisecond), s.Sessions()[0].Reason)
 	}
 	bird := r.proc["bird"].Process.Pid // ip netns exec becomes what it runs
@@ -273,11 +267,7 @@ func TestRouterFails(t *testing.T) {
 	r.bird(conf)
 	s.up()
 	r.knows("198.51.100.8/32")
-	var flaps dto.Metric
-	check.OK(t, s.metrics.flaps.WithLabelValues(r.v4().String(), "65001").Write(&flaps))
-	if n := flaps.GetCounter().GetValue(); n != 4 {
-		t.Errorf("%v sessions ended, want 4", n)
-	}
+	check.Equal(t, check.Metric(t, "", s.metrics.flaps.WithLabelValues(r.v4().String(), "65001")), 4, "sessions that ended")
 }
 
 // A peer that is added, and one that is not wanted any more, are followed.
@@ -299,16 +289,9 @@ func TestPeersChange(t *testing.T) {
 	removed.Store(1)
 	s.Put(all)
 	a.knows()
-	check.Until(t, 5*time.Second, "the router hears why", func() error { // after the routes are withdrawn
-		out, err := a.birdc("show protocols all herald")
-		if err == nil && !strings.Contains(out, "not configured any more") {
-			err = errors.New(out)
-		}
-		return err
-	})
-	if got := len(s.Sessions()); got != 1 {
-		t.Errorf("%d sessions, want 1", got)
-	}
+	// After the routes are withdrawn.
+	says(t, 5*time.Second, "the router hears why", "not configured any more", func() (string, error) { return a.birdc("show protocols all herald") })
+	check.Equal(t, len(s.Sessions()), 1, "sessions")
 }
 
 // With graceful restart a process that is replaced leaves its routes with BIRD and FRR, and the next one takes them over without a gap. That
@@ -339,12 +322,8 @@ func TestGracefulRestart(t *testing.T) {
 	check.OK(t, first.Process.Signal(syscall.SIGTERM))
 	check.OK(t, first.Wait())
 	time.Sleep(3 * time.Second) // BFD would have failed by then
-	if have := r.routes(); len(have) != 2 {
-		t.Errorf("BIRD has %v", have)
-	}
-	if stale := frr.path("ipv4", "198.51.100.7/32")["stale"]; stale != true {
-		t.Errorf("FRR's path is stale: %v", stale)
-	}
+	check.Equal(t, len(r.routes()), 2, "routes of BIRD")
+	check.Equal(t, frr.path("ipv4", "198.51.100.7/32")["stale"], any(true), "FRR's path is stale")
 	run("198.51.100.7/32")
 	began := time.Now()
 	for len(r.routes()) == 2 {
@@ -353,9 +332,7 @@ func TestGracefulRestart(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if took := time.Since(began); took < time.Second {
-		t.Errorf("withdrawn after %v, before the new process can have spoken", took)
-	}
+	check.Between(t, time.Since(began), time.Second, time.Minute, "withdrawn, once the new process can have spoken, after")
 	r.knows("198.51.100.7/32")
 	frr.has("ipv4", map[string]string{"198.51.100.7/32": frr.here4()})
 }
@@ -363,8 +340,7 @@ func TestGracefulRestart(t *testing.T) {
 // A router that knows no graceful restart is told without delay.
 func TestNoGracefulRestart(t *testing.T) {
 	t.Parallel()
-	r := newRouter(t, 33)
-	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart off;", "none"))
+	r := newBIRD(t, 33, "graceful restart off;", "")
 	s := runSpeaker(t, func(o *Options) { o.RestartTime = 30 * time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.advertise("198.51.100.7/32")
 	s.up()

@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -68,9 +65,7 @@ func TestEndpoints(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			if at.remote != tt.peer.Address.String() || at.source != ip(tt.source) || at.bind != tt.bind || at.nextHop4 != ip(tt.hop4) || at.nextHop6 != ip(tt.hop6) {
 				t.Errorf("%+v", at)
 			}
@@ -91,9 +86,7 @@ func TestOwnAddresses(t *testing.T) {
 	}
 	for link, want := range map[string][2]string{"eth0": {"10.34.0.2", "fd34::2"}, "lo": {"10.34.0.8", "invalid IP"},
 		"eth1": {"10.34.0.3", "fd34::4"}, "eth9": {"invalid IP", "invalid IP"}} {
-		if got := [2]string{addressOf(links[link], vip.IPv4).String(), addressOf(links[link], vip.IPv6).String()}; got != want {
-			t.Errorf("%s: %v, want %v", link, got, want)
-		}
+		check.Equal(t, [2]string{addressOf(links[link], vip.IPv4).String(), addressOf(links[link], vip.IPv6).String()}, want, "%s", link)
 	}
 }
 
@@ -156,12 +149,8 @@ func TestPeerList(t *testing.T) {
 		{"none named any more", nil, nil, []vip.BGPPeer{fixed}, 2},
 	} {
 		named, err = tt.named, tt.err
-		if diff := cmp.Diff(tt.want, l.Peers(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", tt.what, diff)
-		}
-		if got := strings.Count(log.String(), "can't be read"); got != tt.logs {
-			t.Errorf("%s: %d lines of log, want %d", tt.what, got, tt.logs)
-		}
+		check.Same(t, tt.want, l.Peers(), "%s", tt.what)
+		check.Equal(t, strings.Count(log.String(), "can't be read"), tt.logs, "%s: lines of log", tt.what)
 	}
 }
 
@@ -172,9 +161,7 @@ func TestPasswordFile(t *testing.T) {
 	var err error
 	a, b := vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.1"), Password: "old", PasswordFile: "/keys/a"}, vip.BGPPeer{Address: netip.MustParseAddr("192.0.2.2"), Password: "other"}
 	l := &PeerList{Fixed: []vip.BGPPeer{a, b}, Log: slog.New(slog.NewTextHandler(&log, nil)), ReadPassword: func(path string) (vip.Secret, error) {
-		if path != "/keys/a" {
-			t.Errorf("%q is read", path)
-		}
+		check.Equal(t, path, "/keys/a", "what is read")
 		return text, err
 	}}
 	for _, tt := range []struct {
@@ -202,13 +189,9 @@ func TestPasswordFile(t *testing.T) {
 		if changes, logs := strings.Count(log.String(), "has changed"), strings.Count(log.String(), "can't be read"); changes != tt.changes || logs != tt.logs {
 			t.Errorf("%s: %d lines of changes and %d of errors, want %d and %d", tt.what, changes, logs, tt.changes, tt.logs)
 		}
-		if strings.Contains(log.String(), "newest") {
-			t.Errorf("the password is logged: %s", log.String())
-		}
+		check.Lacks(t, log.String(), "the password is logged", "newest")
 	}
-	if a.Password != l.Fixed[0].Password {
-		t.Error("what was handed in is changed")
-	}
+	check.Equal(t, l.Fixed[0].Password, a.Password, "what was handed in")
 }
 
 // The kernel loops back what this node advertises: it is no router to itself.
@@ -239,24 +222,17 @@ var fastBFD = vip.BFD{MinReceive: 300 * time.Millisecond, MinTransmit: 300 * tim
 // port); that Herald stops is no failure to them. One that does not do BFD keeps its BGP session.
 func TestBFD(t *testing.T) {
 	t.Parallel()
-	bird := newRouter(t, 51)
-	bird.bird(fmt.Sprintf(birdHead, bird.v4(), bird.here4(), "bfd on;", "none") + "protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n")
+	bird := newBIRD(t, 51, "bfd on;", "protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n")
 	frr := newRouter(t, 52)
 	frr.frr(fmt.Sprintf(frrHead, frr.here4(), "65000", " neighbor "+frr.here4()+" bfd\n"))
-	without := newRouter(t, 53)
-	without.bird(fmt.Sprintf(birdHead, without.v4(), without.here4(), "", "none"))
+	without := newBIRD(t, 53, "", "")
 	s := runSpeaker(t, nil, vip.BGPPeer{Address: bird.v4(), AS: 65001, BFD: fastBFD}, vip.BGPPeer{Address: frr.v4(), AS: 65001, BFD: fastBFD},
 		vip.BGPPeer{Address: without.v4(), AS: 65001, BFD: fastBFD})
 	s.advertise("198.51.100.7/32")
 	s.up()
 	bfdUp := func(i int) {
 		t.Helper()
-		check.Until(t, 20*time.Second, "BFD", func() error {
-			if x := s.Sessions()[i]; x.BFD != "up" || !x.Up() {
-				return fmt.Errorf("%+v", x)
-			}
-			return nil
-		})
+		s.awaits(i, 20*time.Second, "BFD", func(x vip.BGPSession) bool { return x.BFD == "up" && x.Up() })
 	}
 	bfdUp(0)
 	bfdUp(1)
@@ -266,11 +242,8 @@ func TestBFD(t *testing.T) {
 		for _, name := range names {
 			check.OK(t, syscall.Kill(r.proc[name].Process.Pid, syscall.SIGSTOP))
 		}
-		took := check.Until(t, 5*time.Second, "the end of the BGP session", func() error {
-			if x := s.Sessions()[i]; x.Up() || !strings.Contains(x.Reason, "BFD: nothing was heard of the neighbor for 900ms") {
-				return fmt.Errorf("%+v", x)
-			}
-			return nil
+		took := s.awaits(i, 5*time.Second, "the end of the BGP session", func(x vip.BGPSession) bool {
+			return !x.Up() && strings.Contains(x.Reason, "BFD: nothing was heard of the neighbor for 900ms")
 		})
 		t.Logf("%s: down after %v: %s", names, took.Round(10*time.Millisecond), s.Sessions()[i].Reason)
 		for _, name := range names {
@@ -281,9 +254,8 @@ func TestBFD(t *testing.T) {
 	silence(0, bird, "bird")
 	silence(1, frr, "bfdd", "bgpd")
 	for i, want := range []float64{1, 1, 0} {
-		var failures dto.Metric
-		check.OK(t, s.metrics.bfdFailures.WithLabelValues(s.Sessions()[i].Peer, "65001").Write(&failures))
-		if got := failures.GetCounter().GetValue(); got < want || want == 0 && got > 0 { // a machine under load may add some
+		got := check.Metric(t, "", s.metrics.bfdFailures.WithLabelValues(s.Sessions()[i].Peer, "65001"))
+		if got < want || want == 0 && got > 0 { // a machine under load may add some
 			t.Errorf("%s failed %v times, want %v", s.Sessions()[i].Peer, got, want)
 		}
 	}
@@ -292,11 +264,5 @@ func TestBFD(t *testing.T) {
 	}
 
 	s.stop()
-	check.Until(t, 5*time.Second, "FRR is told that this is no failure", func() error {
-		out, err := frr.vtysh("show bfd peers")
-		if err == nil && !strings.Contains(out, "Remote diagnostics: administratively down") {
-			err = errors.New(out)
-		}
-		return err
-	})
+	says(t, 5*time.Second, "FRR is told that this is no failure", "Remote diagnostics: administratively down", func() (string, error) { return frr.vtysh("show bfd peers") })
 }

@@ -66,9 +66,7 @@ func TestFRR(t *testing.T) {
 	got := map[string]any{"aspath": p["aspath"].(map[string]any)["string"], "med": p["metric"], "origin": p["origin"],
 		"communities": p["community"].(map[string]any)["string"], "large": p["largeCommunity"].(map[string]any)["string"], "pref": p["locPrf"]}
 	want := map[string]any{"aspath": "65000 65000 65000", "med": 42.0, "origin": "IGP", "communities": "65000:100 no-export", "large": "65000:1:4000000000", "pref": nil}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("attributes (-want +got)\n%s", diff)
-	}
+	check.Same(t, want, got, "attributes")
 
 	// One Service's change is one UPDATE, whatever else is advertised.
 	before := r.updates(r.here4())
@@ -82,9 +80,7 @@ func TestFRR(t *testing.T) {
 		return nil
 	})
 	s.Put(all)
-	if n := r.updates(r.here4()) - before; n != 1 {
-		t.Errorf("one change took %v UPDATE messages", n)
-	}
+	check.Equal(t, r.updates(r.here4())-before, 1, "UPDATE messages for one change")
 
 	// Draining: told as such, kept, and bounded in time.
 	all = slices.Clone(all)
@@ -93,9 +89,8 @@ func TestFRR(t *testing.T) {
 	}
 	s.Put(all)
 	w := vip.World{Now: time.Now()}
-	if s.Observe(&w); !w.RoutesDraining {
-		t.Error("nothing drains")
-	}
+	s.Observe(&w)
+	check.Equal(t, w.RoutesDraining, true, "it drains")
 	check.Until(t, 5*time.Second, "graceful shutdown", func() error {
 		p := r.path("ipv4", "198.51.100.7/32")
 		if c := p["community"].(map[string]any)["string"].(string); !strings.Contains(c, "graceful-shutdown") {
@@ -107,9 +102,8 @@ func TestFRR(t *testing.T) {
 		return nil
 	})
 	w = vip.World{Now: w.Now.Add(time.Second)}
-	if s.Observe(&w); w.RoutesDraining {
-		t.Error("it drains for longer than Options.Drain")
-	}
+	s.Observe(&w)
+	check.Equal(t, w.RoutesDraining, false, "it drains for longer than Options.Drain")
 	s.Put(nil)
 	r.has("ipv4", map[string]string{})
 	r.has("ipv6", map[string]string{})
@@ -147,9 +141,7 @@ func TestIBGP(t *testing.T) {
 	s.up()
 	r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
 	r.has("ipv6", map[string]string{"2001:db8::7/128": r.here6()})
-	if p := r.path("ipv4", "198.51.100.7/32"); p["locPrf"] != 100.0 {
-		t.Errorf("local preference %v, want 100", p["locPrf"])
-	}
+	check.Equal(t, r.path("ipv4", "198.51.100.7/32")["locPrf"], any(100.0), "local preference")
 	if p := r.path("ipv6", "2001:db8::7/128"); p["locPrf"] != 300.0 || p["aspath"].(map[string]any)["string"] != "Local" {
 		t.Errorf("local preference %v, path %v", p["locPrf"], p["aspath"])
 	}
@@ -190,9 +182,7 @@ func TestCapabilities(t *testing.T) {
 			}
 			x := s.Sessions()[0]
 			got := fmt.Sprint(x.Prefixes, x.Takes(netip.MustParseAddr("198.51.100.7")), x.Takes(netip.MustParseAddr("2001:db8::7")))
-			if want := fmt.Sprint(len(tt.v4)+len(tt.v6), len(tt.v4) > 0, len(tt.v6) > 0); got != want {
-				t.Errorf("prefixes, and whether it takes IPv4 and IPv6: %s, want %s", got, want)
-			}
+			check.Equal(t, got, fmt.Sprint(len(tt.v4)+len(tt.v6), len(tt.v4) > 0, len(tt.v6) > 0), "prefixes, and whether it takes IPv4 and IPv6")
 		})
 	}
 }
@@ -241,12 +231,7 @@ func TestMaximumPrefix(t *testing.T) {
 	s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.advertise("198.51.100.7/32", "198.51.100.8/32", "198.51.100.9/32")
 	const words = "or has ended the session for too many prefixes"
-	check.Until(t, 30*time.Second, words, func() error {
-		if x := s.Sessions()[0]; !strings.Contains(x.Reason, words) {
-			return fmt.Errorf("%+v", x)
-		}
-		return nil
-	})
+	s.awaits(0, 30*time.Second, words, func(x vip.BGPSession) bool { return strings.Contains(x.Reason, words) })
 }
 
 // With TTLSecurity a session comes up with a router that sends packets with a TTL of 255, and with no other.

@@ -349,8 +349,7 @@ func TestRestartWaitsForNobody(t *testing.T) {
 	defer c.Close()
 	from := bufio.NewReader(c)
 	check.OK(t, c.SetDeadline(time.Now().Add(15*time.Second)))
-	_, err := c.Write(slices.Concat(openWith("02 06 0104 0001 0001 02 02 0200 02 06 4104 0000fde9 02 0c 400a 0078 00010180 00020180"), keepalive))
-	check.OK(t, err)
+	check.Value(c.Write(slices.Concat(openWith("02 06 0104 0001 0001 02 02 0200 02 06 4104 0000fde9 02 0c 400a 0078 00010180 00020180"), keepalive)))(t)
 	kind, body, err := next(from)
 	if want := unhex("400a 801e 00010180 00020180"); err != nil || kind != 1 || !bytes.Contains(body, want) && !bytes.Contains(body, unhex("400a c01e 00010180 00020180")) {
 		t.Errorf("message of type %d, %x (%v), which does not say %x", kind, body, err, want)
@@ -375,8 +374,7 @@ func TestGuardServesOwnProcessOnly(t *testing.T) {
 	p.guard.to.Store(&endpoints{remote: "192.0.2.1", local: netip.MustParseAddr("127.0.0.1")})
 	own := check.Value(net.Dial("tcp", p.guard.listener.Addr().String()))(t)
 	defer own.Close()
-	_, err := own.Write(goodOpen) // it waits for the router
-	check.OK(t, err)
+	check.Value(own.Write(goodOpen))(t) // it waits for the router
 	for range 3 {
 		read := fmt.Sprintf("exec 3<>/dev/tcp/127.0.0.1/%d; cat <&3", p.guard.port())
 		if out, err := exec.Command("timeout", "5", "bash", "-c", read).CombinedOutput(); err != nil || len(out) > 0 {

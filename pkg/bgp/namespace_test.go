@@ -72,8 +72,7 @@ type router struct {
 
 func newRouter(t testing.TB, n int) *router {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "herald-router-") // FRR runs as a user of its own, who can't enter t.TempDir
-	check.OK(t, err)
+	dir := check.Value(os.MkdirTemp("", "herald-router-"))(t) // FRR runs as a user of its own, who can't enter t.TempDir
 	check.OK(t, os.Chmod(dir, 0o777))
 	r := &router{t: t, name: fmt.Sprintf("r%d", n), n: n, dir: dir, proc: make(map[string]*exec.Cmd)}
 	sh(t, fmt.Sprintf(`ip netns add r%[1]d
@@ -113,8 +112,7 @@ func (r *router) here6() string  { return fmt.Sprintf("fd%02d::2", r.n) }
 func (r *router) run(name string, argv ...string) {
 	r.t.Helper()
 	check.Program(r.t, argv[0])
-	log, err := os.Create(filepath.Join(r.dir, name+".out"))
-	check.OK(r.t, err)
+	log := check.Value(os.Create(filepath.Join(r.dir, name+".out")))(r.t)
 	defer log.Close()
 	if r.name != "" { // else it is on this node
 		argv = append([]string{"ip", "netns", "exec", r.name}, argv...)
@@ -170,8 +168,7 @@ func (r *router) vtysh(command ...string) (string, error) {
 // show is FRR's answer to a show command, in the words of encoding/json.
 func (r *router) show(command string) map[string]any {
 	r.t.Helper()
-	out, err := r.vtysh(command + " json")
-	check.OK(r.t, err)
+	out := check.Value(r.vtysh(command + " json"))(r.t)
 	var v map[string]any
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
 		r.t.Fatalf("%s: %v\n%s", command, err, out)
@@ -284,6 +281,17 @@ func (s *runningSpeaker) up() {
 			if !x.Up() {
 				return fmt.Errorf("%+v", x)
 			}
+		}
+		return nil
+	})
+}
+
+// awaits waits until a session is as it should be, and returns how long that took.
+func (s *runningSpeaker) awaits(i int, within time.Duration, what string, ok func(vip.BGPSession) bool) time.Duration {
+	s.t.Helper()
+	return check.Until(s.t, within, what, func() error {
+		if x := s.Sessions()[i]; !ok(x) {
+			return fmt.Errorf("%+v", x)
 		}
 		return nil
 	})

@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
@@ -66,17 +65,13 @@ func TestPrependWithoutAS(t *testing.T) {
 		}
 	}
 	p.advertise(at)
-	if got := asPath(t, p, "198.51.100.7/32"); len(got) > 0 {
-		t.Errorf("to a router whose AS number is not known: %v", got)
-	}
+	check.Equal(t, len(asPath(t, p, "198.51.100.7/32")), 0, "AS numbers to a router whose own is not known")
 	for _, tt := range []struct {
 		as   uint32
 		want []uint32
 	}{{65000, nil}, {65001, []uint32{65000, 65000}}, {65000, nil}} {
 		up(tt.as)
-		if got := asPath(t, p, "198.51.100.7/32"); !slices.Equal(got, tt.want) {
-			t.Errorf("to AS %d: %v, want %v", tt.as, got, tt.want)
-		}
+		check.Same(t, tt.want, asPath(t, p, "198.51.100.7/32"), "to AS %d", tt.as)
 	}
 }
 
@@ -89,12 +84,8 @@ func TestNoWayAfterASession(t *testing.T) {
 	t.Cleanup(func() { check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{})) })
 	p.changeState(progress{state: stateIdle}, true)
 	p.update()
-	if got := p.session().Reason; !strings.Contains(got, "no interface eth9") {
-		t.Errorf("the reason is %q", got)
-	}
-	if len(p.advertised) != 1 {
-		t.Errorf("the table has %d prefixes, want 1", len(p.advertised))
-	}
+	check.Contains(t, p.session().Reason, "the reason", "no interface eth9")
+	check.Equal(t, len(p.advertised), 1, "prefixes in the table")
 }
 
 // A session carries no family that this node has no next hop for, though the router takes it, until there is one: each change is told.
@@ -136,9 +127,7 @@ func TestSourceStays(t *testing.T) {
 	} {
 		link = vip.Link{Name: "eth0", Prefixes: prefixes(strings.Fields(tt.have)...)}
 		at := check.Value(p.findEndpoints())(t)
-		if at.source.String() != tt.want {
-			t.Errorf("with %s: from %s, want %s", tt.have, at.source, tt.want)
-		}
+		check.Equal(t, at.source.String(), tt.want, "with %s: from", tt.have)
 		p.at = at
 	}
 }
@@ -173,9 +162,7 @@ func TestSessionAddressGone(t *testing.T) {
 			p.changeState(progress{state: vip.Established}, false)
 			p.update()
 			defer func() { _ = p.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: guardAddress}) }()
-			if got := strings.Contains(log.String(), "set up again"); got != tt.want {
-				t.Errorf("it is set up again: %v, want %v\n%s", got, tt.want, log)
-			}
+			check.Equal(t, strings.Contains(log.String(), "set up again"), tt.want, "it is set up again\n%s", log)
 		})
 	}
 }
@@ -291,9 +278,7 @@ func TestSummary(t *testing.T) {
 		{17, nil, nil},
 	} {
 		got := summarize(&last, tt.have, noon.Add(tt.after*time.Second))
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("after %d s (-want +got)\n%s", tt.after, diff)
-		}
+		check.Same(t, tt.want, got, "after %d s", tt.after)
 	}
 }
 
@@ -310,9 +295,7 @@ func TestDrainsAlike(t *testing.T) {
 		all[1].Drain = true
 		s.Put(all)
 		for i, want := range []time.Time{began, began.Add(2 * time.Second)} {
-			if got := s.wanted.Get().draining[all[i].Prefix]; !got.Equal(want) {
-				t.Errorf("%s drains since %v, want %v", all[i].Prefix, got, want)
-			}
+			check.Same(t, want, s.wanted.Get().draining[all[i].Prefix], "%s drains since", all[i].Prefix)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -78,9 +77,7 @@ func TestBalance(t *testing.T) {
 		r.balance(tables, port, step.nodes...)
 		for _, v := range []netip.Addr{vip4, vip6} {
 			by := r.spread("client", v, port, 30)
-			if got := counts(by); got != step.want {
-				t.Errorf("%s with %v: %s, want %s", v, step.nodes, got, step.want)
-			}
+			check.Equal(t, counts(by), step.want, "%s with %v", v, step.nodes)
 			for n, all := range by {
 				living[n] = append(living[n], all...)
 			}
@@ -93,9 +90,7 @@ func TestBalance(t *testing.T) {
 	}
 	r.balance(tables, port, "n2", "n3")
 	for _, v := range []netip.Addr{vip4, vip6} {
-		if got := counts(r.spread("n1", v, port, 10)); got != "n1 0, n2 5, n3 5" {
-			t.Errorf("from n1 itself to %s: %s", v, got)
-		}
+		check.Equal(t, counts(r.spread("n1", v, port, 10)), "n1 0, n2 5, n3 5", "from n1 itself to %s", v)
 		check.Value(r.dialPort("client", v, apiPort))(t).wants(t, "n1") // another port
 	}
 	for i := range own("n1") {
@@ -199,9 +194,8 @@ func TestLocalConnectionsSurviveMoves(t *testing.T) {
 		r.move(move.to)
 		dial(move.to)
 		if move.to == "n2" {
-			if got, err := other.ask(5 * time.Second); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("another port: answered by %q (%v), want a reset", got, err)
-			}
+			_, err := other.ask(5 * time.Second)
+			check.Is(t, err, syscall.ECONNRESET, "another port")
 		}
 	}
 }
@@ -215,9 +209,8 @@ func TestNotTranslated(t *testing.T) {
 	proxy := r.listenOn("n1", net.JoinHostPort(vip4.String(), "6443"))
 	r.translate(tables, "n1", "")
 	check.Value(r.dialPort("client", vip4, apiPort))(t).wants(t, "n1")
-	if _, err := r.dialPort("client", vip6, apiPort); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("where nobody listens: %v, want that it is refused", err)
-	}
+	_, err := r.dialPort("client", vip6, apiPort)
+	check.Is(t, err, syscall.ECONNREFUSED, "where nobody listens")
 	proxy.Close()
 	r.listenOn("n1", ":6443")
 	r.listenOn("n2", ":6443")
@@ -243,18 +236,10 @@ func TestTranslationTable(t *testing.T) {
 	tables := New(check.Log(t))
 	r.translate(tables, "n1", "n2")
 	full := ruleset(t, "n1")
-	for _, want := range []string{
+	check.Contains(t, full, "the ruleset",
 		"table ip herald_control_plane", "type ipv4_addr . inet_service : ipv4_addr", "10.0.0.200 . 6443 : 10.0.0.1", "fd00::200 . 6443 : fd00::1",
 		"type nat hook prerouting priority dstnat - 10; policy accept;", "fib daddr type local socket wildcard 1 dnat",
-		"10.0.0.200 . 6443 . \"eth0\" : 10.0.0.2", "fd00::200 . 6443 . \"eth0\" : fd00::2",
-	} {
-		if !strings.Contains(full, want) {
-			t.Errorf("there is no %q", want)
-		}
-	}
-	if t.Failed() {
-		t.Log(full)
-	}
+		"10.0.0.200 . 6443 . \"eth0\" : 10.0.0.2", "fd00::200 . 6443 . \"eth0\" : fd00::2")
 	again := New(check.Log(t)) // the process was restarted
 	r.translate(again, "n1", "n2")
 	wantRuleset(t, "after a restart", full)

@@ -129,9 +129,7 @@ func TestEgressOfOwnPods(t *testing.T) {
 	r.move("n1")
 	sh(t, "ip -n n1 addr change "+vip6.String()+"/128 dev eth0 preferred_lft 0") // as Herald does, so that nobody masquerades with it
 	empty := ruleset(t, "n1")
-	if got := r.source(0, "10.0.0.4:9000"); got != "10.0.0.1" {
-		t.Fatalf("without egress a server sees %s, want the node's address", got)
-	}
+	check.Equal(t, r.source(0, "10.0.0.4:9000"), "10.0.0.1", "the source without egress")
 	tables := New(check.Log(t))
 	for _, x := range []struct {
 		name   string
@@ -156,9 +154,7 @@ func TestEgressOfOwnPods(t *testing.T) {
 		{"another source port", vip.EgressLimits{SourcePorts: []vip.Port{{Protocol: "TCP", Port: 3000}}}, 3001, "[fd00::4]:9000", "fd00::1"},
 	} {
 		r.egress(tables, "n1", func(e *vip.Egress) { e.EgressLimits = x.limits })
-		if got := r.source(x.from, x.to); got != x.want {
-			t.Errorf("%s: %s sees %s, want %s\n%s", x.name, x.to, got, x.want, sh(t, "ip netns exec n1 nft list table ip herald_egress"))
-		}
+		check.Equal(t, r.source(x.from, x.to), x.want, "%s: the source that %s sees", x.name, x.to)
 	}
 	hold(t, "n1", tables.Egress, nil)
 	wantRuleset(t, "at last", empty)
@@ -180,9 +176,7 @@ ip -n n1 route add default via fd00::2 table 100`, EgressMark))
 	r.egress(n2, "n2", func(*vip.Egress) {})
 	r.egress(n1, "n1", func(e *vip.Egress) { e.Via = own("n2")[0] })
 	for to, want := range map[string]string{"10.0.0.4:9000": vip4.String(), "[fd00::4]:9000": vip6.String(), "10.0.0.3:9000": "10.0.0.1"} {
-		if got := r.source(0, to); got != want {
-			t.Errorf("%s sees %s, want %s\n%s", to, got, want, sh(t, "ip netns exec n1 nft list table ip herald_egress"))
-		}
+		check.Equal(t, r.source(0, to), want, "the source that %s sees", to)
 	}
 	before.wants(t, "10.0.0.1")
 
@@ -191,12 +185,10 @@ ip -n n1 route add default via fd00::2 table 100`, EgressMark))
 	for want, c := range by {
 		c.wants(t, want)
 	}
-	inside(t, "n1", func() {
-		check.Value(n1.FormerOwners.Set(t.Context(), []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: own("n2")[0]}, {Addr: vip6, Link: "eth0", NextHop: own("n2")[1]}}))(t)
-		check.Value(n1.Egress.Set(t.Context(), []vip.Egress{
-			{VIP: vip4, Pods: []netip.Addr{pod4}, Internal: internal}, {VIP: vip4, Pods: []netip.Addr{pod4}, Internal: internal, Via: own("n2")[0], Former: true},
-			{VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal}, {VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal, Via: own("n2")[1], Former: true},
-		}))(t)
+	r.set(n1, "n1", "n2")
+	hold(t, "n1", n1.Egress, []vip.Egress{
+		{VIP: vip4, Pods: []netip.Addr{pod4}, Internal: internal}, {VIP: vip4, Pods: []netip.Addr{pod4}, Internal: internal, Via: own("n2")[0], Former: true},
+		{VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal}, {VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal, Via: own("n2")[1], Former: true},
 	})
 	hold(t, "n2", n2.Egress, nil)
 	r.move("n1")
@@ -206,9 +198,7 @@ ip -n n1 route add default via fd00::2 table 100`, EgressMark))
 	before.wants(t, "10.0.0.1")
 	sh(t, fmt.Sprintf("ip -n n1 rule del fwmark %[1]d/%[1]d\nip -n n1 -6 rule del fwmark %[1]d/%[1]d", EgressMark)) // new ones don't go by n2
 	for to, want := range map[string]string{"10.0.0.4:9000": vip4.String(), "[fd00::4]:9000": vip6.String()} {
-		if got := r.source(0, to); got != want {
-			t.Errorf("after the move %s sees %s, want %s", to, got, want)
-		}
+		check.Equal(t, r.source(0, to), want, "the source that %s sees after the move", to)
 	}
 }
 
@@ -232,9 +222,7 @@ func TestIntervals(t *testing.T) {
 			}
 			got = append(got, text)
 		}
-		if got := strings.Join(got, " "); got != want {
-			t.Errorf("%s: %s, want %s", networks, got, want)
-		}
+		check.Equal(t, strings.Join(got, " "), want, "%s", networks)
 	}
 }
 

@@ -89,10 +89,7 @@ func TestForwardedFirst(t *testing.T) {
 	c := check.Value(r.dialPort("client", vip4, apiPort))(t)
 	resolve(2)
 	c.wants(t, "n2")
-	n1 := New(check.Log(t))
-	inside(t, "n1", func() {
-		check.Value(n1.FormerOwners.Set(t.Context(), []vip.FormerOwner{{Addr: vip4, Port: apiPort, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")}}))(t)
-	})
+	hold(t, "n1", New(check.Log(t)).FormerOwners, []vip.FormerOwner{{Addr: vip4, Port: apiPort, Link: "eth0", NextHop: own("n2")[0]}})
 	sh(t, fmt.Sprintf("ip -n n1 addr add %s/32 dev eth0", vip4)) // n2, which has no translation here, keeps it, too
 	resolve(1)
 	c.wants(t, "n2")

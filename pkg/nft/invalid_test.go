@@ -92,10 +92,8 @@ func TestInvalidIsDropped(t *testing.T) {
 		})
 		c.wants(t, "n2")
 	}
-	inside(t, "n2", func() { check.Value(tables.Invalid.Set(t.Context(), nil))(t) })
-	if left := sh(t, "ip netns exec n2 nft list tables"); strings.Contains(left, "herald") {
-		t.Errorf("n2 has %s", left)
-	}
+	hold(t, "n2", tables.Invalid, nil)
+	check.Lacks(t, sh(t, "ip netns exec n2 nft list tables"), "tables that are left", "herald")
 	c := r.dial(vip4)
 	c.wants(t, "n2")
 	r.sendBeyondWindow(c.Conn)
@@ -113,9 +111,8 @@ func TestUnknownIsResetWithoutLoose(t *testing.T) {
 	r.move("n1")
 	c := r.dial(vip4)
 	c.wants(t, "n1")
-	inside(t, "n2", func() { check.Value(New(check.Log(t)).Invalid.Set(t.Context(), []netip.Addr{vip4}))(t) })
+	hold(t, "n2", New(check.Log(t)).Invalid, []netip.Addr{vip4})
 	r.move("n2")
-	if got, err := c.ask(5 * time.Second); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("answered by %q (%v), want a reset", got, err)
-	}
+	_, err := c.ask(5 * time.Second)
+	check.Is(t, err, syscall.ECONNRESET, "the answer")
 }

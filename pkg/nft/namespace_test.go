@@ -3,7 +3,6 @@ package nft
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -76,6 +74,16 @@ func inside(t testing.TB, name string, do func()) {
 		done <- err
 	}()
 	check.OK(t, <-done)
+}
+
+// withoutRights runs do in n1, without any capability.
+func withoutRights(t testing.TB, do func()) {
+	t.Helper()
+	inside(t, "n1", func() {
+		none := [2]unix.CapUserData{}
+		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+		do()
+	})
 }
 
 // VIPs of the tests.
@@ -141,9 +149,7 @@ func hold[E any](t testing.TB, node string, table *Table[E], want []E) {
 // wantRuleset compares what nftables has on n1.
 func wantRuleset(t *testing.T, when, want string) {
 	t.Helper()
-	if diff := cmp.Diff(want, ruleset(t, "n1")); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", when, diff)
-	}
+	check.Same(t, want, ruleset(t, "n1"), "%s", when)
 }
 
 // serve answers each line with the name of the node and the line.
@@ -190,8 +196,7 @@ type connection struct {
 func (r *rig) dial(to netip.Addr) (c connection) {
 	r.t.Helper()
 	inside(r.t, "client", func() {
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, 80).String(), 5*time.Second)
-		check.OK(r.t, err)
+		conn := check.Value(net.DialTimeout("tcp", netip.AddrPortFrom(to, 80).String(), 5*time.Second))(r.t)
 		c = connection{conn, bufio.NewReader(conn)}
 	})
 	r.t.Cleanup(func() { c.Close() })
@@ -222,9 +227,7 @@ func (r *rig) set(tables *Tables, node string, former ...string) {
 	r.t.Helper()
 	var want []vip.FormerOwner
 	for _, f := range former {
-		want = append(want,
-			vip.FormerOwner{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0." + f[1:])},
-			vip.FormerOwner{Addr: vip6, Link: "eth0", NextHop: netip.MustParseAddr("fd00::" + f[1:])})
+		want = append(want, vip.FormerOwner{Addr: vip4, Link: "eth0", NextHop: own(f)[0]}, vip.FormerOwner{Addr: vip6, Link: "eth0", NextHop: own(f)[1]})
 	}
 	hold(r.t, node, tables.FormerOwners, want)
 }
@@ -238,9 +241,8 @@ func TestResetWithoutEntry(t *testing.T) {
 		c := r.dial(to)
 		c.wants(t, "n1")
 		r.move("n2")
-		if got, err := c.ask(5 * time.Second); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("%s: answered by %q (%v), want a reset", to, got, err)
-		}
+		_, err := c.ask(5 * time.Second)
+		check.Is(t, err, syscall.ECONNRESET, "%s: the answer", to)
 		r.move("n1")
 	}
 }
@@ -248,8 +250,7 @@ func TestResetWithoutEntry(t *testing.T) {
 // A VIP goes from n1 to n2, to n3 and back to n1: all connections live, new ones are served by the owner.
 func TestConnectionsSurviveMoves(t *testing.T) {
 	r := newRig(t)
-	log := check.Log(t)
-	n1, n2, n3 := New(log), New(log), New(log)
+	n1, n2, n3 := New(check.Log(t)), New(check.Log(t)), New(check.Log(t))
 	owners := make(map[string][]connection)
 	both := func(node string) {
 		t.Helper()
@@ -281,8 +282,7 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 // what it does not know. What comes back to n2 from there goes to n1, and all connections live.
 func TestRing(t *testing.T) {
 	r := newRig(t)
-	log := check.Log(t)
-	n2, n3 := New(log), New(log)
+	n2, n3 := New(check.Log(t)), New(check.Log(t))
 	r.move("n1")
 	of1, of1too := r.dial(vip4), r.dial(vip6)
 	r.set(n2, "n2", "n1")
@@ -291,12 +291,8 @@ func TestRing(t *testing.T) {
 	r.set(n3, "n3", "n2")
 	r.move("n3")
 	of3 := r.dial(vip6)
-	inside(t, "n2", func() {
-		_, err := n2.FormerOwners.Set(t.Context(), []vip.FormerOwner{
-			{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.3"), Again: netip.MustParseAddr("10.0.0.1")},
-			{Addr: vip6, Link: "eth0", NextHop: netip.MustParseAddr("fd00::3"), Again: netip.MustParseAddr("fd00::1")},
-		})
-		check.OK(t, err)
+	hold(t, "n2", n2.FormerOwners, []vip.FormerOwner{
+		{Addr: vip4, Link: "eth0", NextHop: own("n3")[0], Again: own("n1")[0]}, {Addr: vip6, Link: "eth0", NextHop: own("n3")[1], Again: own("n1")[1]},
 	})
 	r.move("n2")
 	of1.wants(t, "n1")
@@ -368,20 +364,12 @@ func TestTable(t *testing.T) {
 	wantRuleset(t, "without an entry", empty)
 	r.set(tables, "n1", "n2")
 	full := ruleset(t, "n1")
-	for _, want := range []string{
+	check.Contains(t, full, "the ruleset",
 		"type ipv4_addr . iface_index : ipv4_addr", "type ipv6_addr . iface_index : ipv6_addr", "timeout 5m",
 		"10.0.0.200 . \"eth0\" : 10.0.0.2", "fd00::200 . \"eth0\" : fd00::2",
 		"type filter hook prerouting priority mangle; policy accept;",
 		"ct state ! established,related tcp flags != syn / syn,rst,ack ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop",
-		"ip6 hoplimit > 1 counter dup to ip6 daddr . iif map @former_owners device iif drop",
-	} {
-		if !strings.Contains(full, want) {
-			t.Errorf("there is no %q", want)
-		}
-	}
-	if t.Failed() {
-		t.Log(full)
-	}
+		"ip6 hoplimit > 1 counter dup to ip6 daddr . iif map @former_owners device iif drop")
 	again := New(check.Log(t)) // the process was restarted
 	r.set(again, "n1", "n3")
 	if got := ruleset(t, "n1"); strings.Contains(got, "10.0.0.2\n") || !strings.Contains(got, "10.0.0.3") {
@@ -410,9 +398,7 @@ func TestManyEntries(t *testing.T) {
 			want = want[1:]
 		}
 	})
-	if got := strings.Count(sh(t, "ip netns exec n1 nft list map ip herald former_owners"), "expires"); got != 4999 {
-		t.Errorf("the kernel has %d entries, want 4999", got)
-	}
+	check.Equal(t, strings.Count(sh(t, "ip netns exec n1 nft list map ip herald former_owners"), "expires"), 4999, "entries that the kernel has")
 }
 
 // A check of what the kernel can do changes nothing, and fails without the right to change nftables.
@@ -422,12 +408,8 @@ func TestCheck(t *testing.T) {
 	before := ruleset(t, "n1")
 	inside(t, "n1", func() { check.OK(t, Check()) })
 	wantRuleset(t, "afterwards", before)
-	inside(t, "n1", func() {
-		none := [2]unix.CapUserData{}
-		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
-		if err := Check(); !errors.Is(err, unix.EPERM) {
-			t.Errorf("without CAP_NET_ADMIN: %v", err)
-		}
+	withoutRights(t, func() {
+		check.Is(t, Check(), unix.EPERM, "without CAP_NET_ADMIN")
 	})
 }
 
@@ -452,9 +434,7 @@ func TestRefused(t *testing.T) {
 	newRig(t)
 	var out strings.Builder
 	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
-	inside(t, "n1", func() {
-		none := [2]unix.CapUserData{}
-		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+	withoutRights(t, func() {
 		for range 3 {
 			have, err := tables.FormerOwners.Set(context.Background(), []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")}})
 			if have != nil || err != nil {
@@ -463,9 +443,7 @@ func TestRefused(t *testing.T) {
 			expireRefusals(tables.FormerOwners)
 		}
 	})
-	if got := strings.Count(out.String(), "established connections of VIPs that have moved to this node are reset"); got != 1 {
-		t.Errorf("said %d times, want once:\n%s", got, &out)
-	}
+	check.Equal(t, strings.Count(out.String(), "established connections of VIPs that have moved to this node are reset"), 1, "how often that is said:\n%s", &out)
 }
 
 // A family that nftables refuses takes nothing from the other: its entries follow what is wanted. It is logged once, and its entries are there once nftables takes them.
@@ -480,13 +458,8 @@ func TestOneFamilyRefused(t *testing.T) {
 			c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: "nope", Table: table}}) // there is no such chain
 		}
 	}
-	entry := func(a netip.Addr, port uint16) vip.Translation {
-		i := 0
-		if a.Is6() {
-			i = 1
-		}
-		return vip.Translation{Addr: a, Port: port, To: own("n1")[i]}
-	}
+	four := func(port uint16) vip.Translation { return vip.Translation{Addr: vip4, Port: port, To: own("n1")[0]} }
+	six := vip.Translation{Addr: vip6, Port: 1, To: own("n1")[1]}
 	for _, tt := range []struct {
 		name    string
 		refuses bool
@@ -494,11 +467,11 @@ func TestOneFamilyRefused(t *testing.T) {
 		want    []vip.Translation
 		have    []vip.Translation
 	}{
-		{"both families", true, false, []vip.Translation{entry(vip4, 1), entry(vip6, 1)}, []vip.Translation{entry(vip4, 1)}},
-		{"another entry of IPv4", true, false, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
-		{"refused again", true, true, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
-		{"taken, but not tried yet", false, false, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2)}},
-		{"taken", false, true, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}, []vip.Translation{entry(vip4, 2), entry(vip6, 1)}},
+		{"both families", true, false, []vip.Translation{four(1), six}, []vip.Translation{four(1)}},
+		{"another entry of IPv4", true, false, []vip.Translation{four(2), six}, []vip.Translation{four(2)}},
+		{"refused again", true, true, []vip.Translation{four(2), six}, []vip.Translation{four(2)}},
+		{"taken, but not tried yet", false, false, []vip.Translation{four(2), six}, []vip.Translation{four(2)}},
+		{"taken", false, true, []vip.Translation{four(2), six}, []vip.Translation{four(2), six}},
 	} {
 		refuses = tt.refuses
 		if tt.retry {
@@ -506,19 +479,13 @@ func TestOneFamilyRefused(t *testing.T) {
 		}
 		inside(t, "n1", func() {
 			have := check.Value(tables.Translations.Set(t.Context(), tt.want))(t)
-			if diff := cmp.Diff(tt.have, have, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-			}
+			check.Same(t, tt.have, have, "%s", tt.name)
 		})
 		for _, x := range tt.have {
-			if text := ruleset(t, "n1"); !strings.Contains(text, fmt.Sprintf("%s . %d", x.Addr, x.Port)) {
-				t.Errorf("%s: the kernel does not have %v:\n%s", tt.name, x, text)
-			}
+			check.Contains(t, ruleset(t, "n1"), tt.name, fmt.Sprintf("%s . %d", x.Addr, x.Port))
 		}
 	}
-	if got := strings.Count(out.String(), "nftables refuses"); got != 1 {
-		t.Errorf("said %d times, want once:\n%s", got, &out)
-	}
+	check.Equal(t, strings.Count(out.String(), "nftables refuses"), 1, "how often that is said:\n%s", &out)
 }
 
 // expireRefusals has a Table try at once what the kernel has refused.
@@ -539,15 +506,11 @@ func TestHostPorts(t *testing.T) {
 		return text
 	}
 	do("NFT add table ip kube-proxy\nNFT add chain ip kube-proxy services")
-	if got := found(); got != "" {
-		t.Errorf("without hostPorts: %s", got)
-	}
+	check.Equal(t, found(), "", "without hostPorts")
 	for _, of := range []string{"nat CNI-HOSTPORT-DNAT", "cni_hostport hostports"} {
 		table, _, _ := strings.Cut(of, " ")
 		do("NFT add table ip " + table + "\nNFT add chain ip " + of)
-		if got := found(); !strings.Contains(got, "hostPort") {
-			t.Errorf("with %s: %q", of, got)
-		}
+		check.Contains(t, found(), "with "+of, "hostPort")
 		do("NFT delete table ip " + table)
 	}
 }

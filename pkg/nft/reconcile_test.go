@@ -25,9 +25,7 @@ func TestReconciled(t *testing.T) {
 	reconciles(t, tables.OpenPorts, vip.OpenPort{Addr: vip4, Protocol: "TCP", Port: 80}, vip.OpenPort{Addr: vip6, Protocol: "TCP", Port: 80})
 	reconciles(t, tables.Invalid, vip4, vip6)
 	reconciles(t, tables.Egress, allLimits(vip4, netip.Addr{}), allLimits(vip6, n2[1]))
-	if out.Len() > 0 {
-		t.Errorf("logged:\n%s", &out)
-	}
+	check.Equal(t, out.String(), "", "log")
 }
 
 func reconciles[E any](t *testing.T, table *Table[E], want ...E) {
@@ -63,9 +61,7 @@ func TestLinksChanged(t *testing.T) {
 		inside(t, "n1", func() { check.Value(tables.FormerOwners.Set(context.Background(), want))(t) })
 		return ruleset(t, "n1")
 	}
-	if got := set(); strings.Count(got, " : 10.0.0.2") != 1 {
-		t.Errorf("a link that is not there:\n%s", got)
-	}
+	check.Equal(t, strings.Count(set(), " : 10.0.0.2"), 1, "entries, one for the link that is there")
 	for _, change := range []string{"link add bond0 type bridge", "link del bond0\nip -n n1 link add bond0 type bridge"} {
 		sh(t, "ip -n n1 "+change)
 		if got := set(); !strings.Contains(got, `"bond0" : 10.0.0.2`) || strings.Count(got, " : 10.0.0.2") != 2 {
@@ -74,12 +70,9 @@ func TestLinksChanged(t *testing.T) {
 	}
 	before := tables.FormerOwners.state[0].at
 	sh(t, "ip -n n1 link add pod1 type bridge")
-	if set(); tables.FormerOwners.state[0].at != before {
-		t.Error("another link has the table written again")
-	}
-	if out.Len() > 0 {
-		t.Errorf("logged:\n%s", &out)
-	}
+	set()
+	check.Equal(t, tables.FormerOwners.state[0].at, before, "when the table was written, as another link is nothing to it")
+	check.Equal(t, out.String(), "", "log")
 }
 
 // TestNothingIsLeft: each table that Tables can make can be listed by nft(8), and another process that wants nothing

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // These tests evaluate rules without a kernel, as nf_tables_core does: what others send for which the tests in namespaces have no sender.
@@ -169,9 +170,7 @@ func TestAnswersAreNoEgress(t *testing.T) {
 			{"an answer to who reaches pods directly", packet{from: pod, to: outside, answer: true}, "accept"},
 			{"from outside", packet{from: outside, to: pod}, ""},
 		} {
-			if got := m.run(x.packet, f.egressPrerouting(egressSets(f, nil))); got != x.want {
-				t.Errorf("%s: %s: %q, want %q", f.name, x.name, got, x.want)
-			}
+			check.Equal(t, m.run(x.packet, f.egressPrerouting(egressSets(f, nil))), x.want, "%s: %s", f.name, x.name)
 		}
 	}
 }
@@ -214,9 +213,7 @@ func TestTooLargeIsSentOn(t *testing.T) {
 				x.to = a
 			}
 			got := m.run(x.packet, f.formerOwnerRules(sets, true))
-			if got != x.want {
-				t.Errorf("%s: %s: %q, want %q", f.name, x.name, got, x.want)
-			}
+			check.Equal(t, got, x.want, "%s: %s", f.name, x.name)
 			if left := m.header[f.hopLimit]; strings.HasPrefix(got, "sent") && left > maxHops {
 				t.Errorf("%s: %s: %d hops are left, want %d at most", f.name, x.name, left, maxHops)
 			}
@@ -232,9 +229,7 @@ func TestEgressMarkIsNobodys(t *testing.T) {
 		"Calico":                            0xffff0000, // IptablesMarkMask
 		"Tailscale":                         0xff0000,
 	} {
-		if EgressMark&bits != 0 {
-			t.Errorf("the mark %#x is one of %s", EgressMark, who)
-		}
+		check.Equal(t, EgressMark&bits, 0, "bits of the mark %#x that are of %s", EgressMark, who)
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -43,9 +41,7 @@ func TestReadDevice(t *testing.T) {
 			for _, s := range d.services {
 				got = append(got, strings.TrimPrefix(s.urn, "urn:schemas-upnp-org:service:")+" "+s.control)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			check.Same(t, tt.want, got, "services")
 			if (err == nil) != (tt.reported == "") || err != nil && !strings.Contains(explain(err), tt.reported) {
 				t.Errorf("reported %v, want %q", err, tt.reported)
 			}
@@ -101,17 +97,13 @@ func TestExplain(t *testing.T) {
 	reported := map[string]int{}
 	for code := range faultMeanings {
 		text := explain(refusal(code))
-		if reported[text] != 0 {
-			t.Errorf("%d and %d have the same explanation", code, reported[text])
-		}
+		check.Equal(t, reported[text], 0, "%d has the same explanation as", code)
 		reported[text] = code
 	}
 	if _, err := readReply(500, []byte(envelope("<s:Fault/>"))); faultCode(err) != 501 {
 		t.Errorf("without a code: %v", err)
 	}
-	if got := explain(errors.Join(errors.New("a\x1b[2Jb"))); got != "a[2Jb" {
-		t.Errorf("%q", got)
-	}
+	check.Equal(t, explain(errors.Join(errors.New("a\x1b[2Jb"))), "a[2Jb", "printed")
 }
 
 func TestSourceAddrs(t *testing.T) {
@@ -137,9 +129,7 @@ func TestSourceAddrs(t *testing.T) {
 		for _, a := range sourceAddrs(segment{"eth0", tt.family}, tt.own) {
 			got = append(got, a.String())
 		}
-		if g := strings.Join(got, " "); g != tt.want {
-			t.Errorf("%v of %v: got %q, want %q", tt.family, tt.own, g, tt.want)
-		}
+		check.Equal(t, strings.Join(got, " "), tt.want, "%v of %v", tt.family, tt.own)
 	}
 }
 

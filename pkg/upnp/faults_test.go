@@ -20,6 +20,23 @@ func fastTiming(m *Mapper) {
 	m.timing.responses, m.timing.period = 300*time.Millisecond, 100*time.Millisecond
 }
 
+// awaitNone waits until the World has no mapping.
+func (n *node) awaitNone() {
+	n.t.Helper()
+	check.True(n.t, 10*time.Second, "no mapping to be left", func() bool {
+		var w vip.World
+		n.Observe(&w)
+		return len(w.MappingStates) == 0
+	})
+}
+
+// addAddress gives the router another address on the LAN.
+func (r *router) addAddress(t testing.TB, text string) {
+	t.Helper()
+	lan := check.Value(r.nl.LinkByName("lan"))(t)
+	check.OK(t, r.nl.AddrAdd(lan, addr(t, text)))
+}
+
 // newAsker is a node that wants TCP port 80.
 func newAsker(t testing.TB) *node {
 	t.Helper()
@@ -102,9 +119,7 @@ func TestRefusedMappingsWait(t *testing.T) {
 	all := append(slices.Clone(greedy), want("TCP", 80))
 	n.put(all...)
 	n.mapped("of default", made)
-	if refused := f.count("AddPortMapping") - 1; refused > 2*maxOfAKind {
-		t.Errorf("it was made after %d refusals of another namespace's, want at most %d", refused, 2*maxOfAKind)
-	}
+	check.Between(t, f.count("AddPortMapping")-1, 0, 2*maxOfAKind, "refusals of another namespace's before it was made")
 	check.True(t, 20*time.Second, "every mapping to be refused once", func() bool { return f.count("AddPortMapping") > len(greedy) })
 	before := f.count("AddPortMapping")
 	n.put(append(slices.Clone(greedy), want("TCP", 81))...)
@@ -113,9 +128,7 @@ func TestRefusedMappingsWait(t *testing.T) {
 		defer f.mu.Unlock()
 		return f.mapped["TCP 80"] == "" && f.mapped["TCP 81"] != ""
 	})
-	if refused := f.count("AddPortMapping") - 1 - before; refused > 4*maxOfAKind {
-		t.Errorf("that took %d refusals of another namespace's, want at most %d", refused, 4*maxOfAKind)
-	}
+	check.Between(t, f.count("AddPortMapping")-1-before, 0, 4*maxOfAKind, "refusals of another namespace's meanwhile")
 }
 
 // A gateway that takes no leases is given mappings for ever, which are removed all the same.
@@ -123,13 +136,9 @@ func TestOnlyPermanentLeases(t *testing.T) {
 	f := newFake(t, newRouter(t), routerAddr)
 	f.set(func() { refuseLeases(codeOnlyPermanentLease)(f) })
 	n := newAsker(t)
-	if x := n.mapped("made", made); !x.Until.IsZero() {
-		t.Errorf("it ends at %v", x.Until)
-	}
+	check.Equal(t, n.mapped("made", made).Until, time.Time{}, "it ends at")
 	time.Sleep(3 * testTiming.period) // nothing must be made again
-	if got := f.count("AddPortMapping"); got != 2 {
-		t.Errorf("asked for %d times, want 2", got)
-	}
+	check.Equal(t, f.count("AddPortMapping"), 2, "requests")
 	n.put()
 	check.True(t, 10*time.Second, "the mapping to be removed", func() bool { return f.count("DeletePortMapping") == 1 })
 }
@@ -144,9 +153,7 @@ func TestRenewal(t *testing.T) {
 	n.mapped("made", made)
 	began := time.Now()
 	check.True(t, 20*time.Second, "a renewal", func() bool { return f.count("AddPortMapping") == 2 })
-	if took := time.Since(began); took < 3900*time.Millisecond || took > 7900*time.Millisecond {
-		t.Errorf("renewed after %v, want half of %v, or soon after on a busy machine", took, short.Lease)
-	}
+	check.Between(t, time.Since(began), 3900*time.Millisecond, 7900*time.Millisecond, "renewed, at half of %v, or soon after on a busy machine, after", short.Lease)
 	short.Lease = time.Hour
 	n.put(short)
 	check.True(t, 10*time.Second, "the new lease to be asked for", func() bool {
@@ -159,8 +166,7 @@ func TestRenewal(t *testing.T) {
 // One gateway hangs; the other is not disturbed, nor is Set.
 func TestOneGatewayHangs(t *testing.T) {
 	r := newRouter(t)
-	lan := check.Value(r.nl.LinkByName("lan"))(t)
-	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	r.addAddress(t, "10.0.0.2/24")
 	gate := make(chan struct{})
 	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
 	t.Cleanup(func() { close(gate) })
@@ -171,33 +177,24 @@ func TestOneGatewayHangs(t *testing.T) {
 	n.mapped("made by the other", func(x vip.MappingState) bool { return made(x) && x.Gateway == "10.0.0.2 (fake)" })
 	began := time.Now()
 	n.put(want("TCP", 80), want("TCP", 443))
-	if took := time.Since(began); took > requestTimeout/8 {
-		t.Errorf("Set took %v", took)
-	}
+	check.Between(t, time.Since(began), 0, requestTimeout/8, "Set took")
 	n.mapped("the second", func(x vip.MappingState) bool { return made(x) && x.Port == 443 })
-	if took := time.Since(began); took > requestTimeout*3/2 {
-		t.Errorf("the good gateway took %v", took)
-	}
+	check.Between(t, time.Since(began), 0, requestTimeout*3/2, "the good gateway took")
 	n.mapped("that hangs", func(x vip.MappingState) bool {
 		return x.Gateway == "10.0.0.1 (fake)" && strings.Contains(x.Problem, "does not answer within")
 	})
-	if got := good.count("AddPortMapping"); got != 2 {
-		t.Errorf("%d mappings, want 2", got)
-	}
+	check.Equal(t, good.count("AddPortMapping"), 2, "mappings")
 	// Stopping does not wait for it for long.
 	n.put()
 	began = time.Now()
 	n.stop()
-	if took := time.Since(began); took > testTiming.stopTimeout+time.Second {
-		t.Errorf("stopping took %v", took)
-	}
+	check.Between(t, time.Since(began), 0, testTiming.stopTimeout+time.Second, "stopping took")
 }
 
 // Whatever a gateway says, no request goes anywhere but to the gateway.
 func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 	r := newRouter(t)
-	lan := check.Value(r.nl.LinkByName("lan"))(t)
-	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	r.addAddress(t, "10.0.0.2/24")
 	check.OK(t, netlink.RouteAdd(&netlink.Route{Gw: netip.MustParseAddr(routerAddr).AsSlice()})) // there is a way
 	outside, inside := trap(t, r, publicAddr), trap(t, r, "10.0.0.2")
 	for name, change := range map[string]func(*fake){
@@ -232,9 +229,7 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 			n := newAsker(t)
 			n.mapped("with a problem", func(x vip.MappingState) bool { return x.Problem != "" })
 			time.Sleep(unwantedWait)
-			if got := f.count("AddPortMapping"); got != 0 {
-				t.Errorf("asked for %d mappings", got)
-			}
+			check.Equal(t, f.count("AddPortMapping"), 0, "requests")
 		})
 	}
 	// One request later.
@@ -289,8 +284,7 @@ func based(url string) string {
 // Only the gateways that were named are asked.
 func TestNamedGateways(t *testing.T) {
 	r := newRouter(t)
-	lan := check.Value(r.nl.LinkByName("lan"))(t)
-	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	r.addAddress(t, "10.0.0.2/24")
 	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
 	n := newNode(t, fastTiming, func(m *Mapper) { m.o.Gateways = []netip.Addr{netip.MustParseAddr("10.0.0.2")} })
 	n.put(want("TCP", 80))
@@ -309,9 +303,7 @@ func TestNoRequestsWithoutMappings(t *testing.T) {
 	n := newNode(t, fastTiming)
 	n.put(here(want("TCP", 80), false))
 	time.Sleep(unwantedWait)
-	if len(n.gateways()) > 0 {
-		t.Error("searched for what is another node's to ask")
-	}
+	check.Equal(t, len(n.gateways()), 0, "gateways, searched for what is another node's to ask")
 	n.put(want("TCP", 80))
 	n.mapped("made", made)
 	n.put()
@@ -345,15 +337,9 @@ func TestMappingCannotBeRemoved(t *testing.T) {
 	})
 	n.put()
 	x := n.mapped("that stays", problem("still has it"))
-	if x.RemovalSince.IsZero() {
-		t.Error("RemovalSince is zero")
-	}
+	check.Equal(t, x.RemovalSince.IsZero(), false, "RemovalSince is zero")
 	check.True(t, 10*time.Second, "more tries", func() bool { return f.count("DeletePortMapping") > 2 })
-	check.True(t, 10*time.Second, "it to be forgotten", func() bool {
-		var w vip.World
-		n.Observe(&w)
-		return len(w.MappingStates) == 0
-	})
+	n.awaitNone()
 }
 
 // The description that another host gave a mapping is shown, without what a terminal obeys.
@@ -367,9 +353,7 @@ func TestDescriptionOfOthersIsPrintable(t *testing.T) {
 	if strings.ContainsFunc(x.Problem, func(r rune) bool { return r < ' ' || r > '~' }) || len(x.Problem) > 300 {
 		t.Errorf("%q", x.Problem)
 	}
-	if got := f.count("AddPortMapping"); got != 0 {
-		t.Error("it was overwritten")
-	}
+	check.Equal(t, f.count("AddPortMapping"), 0, "requests to overwrite it")
 }
 
 // A gateway that forgets mappings before their time is reported: some can't do with leases.
@@ -405,9 +389,7 @@ func TestLocationChanges(t *testing.T) {
 	n.mapped("made", made)
 	f.set(func() { f.location = "http://" + routerAddr + ":1/desc.xml" })
 	time.Sleep(unwantedWait)
-	if got := f.count("AddPortMapping"); got != 1 {
-		t.Errorf("asked for %d times, want 1", got)
-	}
+	check.Equal(t, f.count("AddPortMapping"), 1, "requests")
 	n.mapped("made", made)
 	f.set(func() { f.location = "" })
 	n.mapped("made", made)
@@ -424,15 +406,11 @@ func TestHandedOver(t *testing.T) {
 	n2.mapped("taken over", made)
 	n1.put()
 	n1.stop()
-	if got := f.count("DeletePortMapping"); got != 0 {
-		t.Errorf("%d requests to remove it", got)
-	}
+	check.Equal(t, f.count("DeletePortMapping"), 0, "requests to remove it")
 	// Given back, it is this one's again.
 	n2.put()
 	n2.stop()
-	if got := f.count("DeletePortMapping"); got != 1 {
-		t.Errorf("%d requests to remove it, want 1", got)
-	}
+	check.Equal(t, f.count("DeletePortMapping"), 1, "requests to remove it")
 }
 
 // Old gateways, and those behind a modem, have other services for the same.
@@ -449,12 +427,8 @@ func TestServiceTypes(t *testing.T) {
 			n.put()
 			began := time.Now()
 			n.stop()
-			if took := time.Since(began); took > testTiming.stopTimeout/2 {
-				t.Errorf("stopping took %v", took)
-			}
-			if got := f.count("DeletePortMapping"); got != 1 {
-				t.Errorf("%d requests to remove it, want 1", got)
-			}
+			check.Between(t, time.Since(began), 0, testTiming.stopTimeout/2, "stopping took")
+			check.Equal(t, f.count("DeletePortMapping"), 1, "requests to remove it")
 		})
 	}
 	t.Run("two, one of them connected", func(t *testing.T) {
@@ -474,9 +448,7 @@ func TestServiceTypes(t *testing.T) {
 		})
 		n := newAsker(t)
 		x := n.mapped("made by the one that is connected", made)
-		if x.External.Addr().String() != "11.22.33.77" {
-			t.Errorf("at %s", x.External)
-		}
+		check.Equal(t, x.External.Addr().String(), "11.22.33.77", "at")
 	})
 }
 
@@ -533,18 +505,14 @@ func TestMappingsWithTheSameName(t *testing.T) {
 				return
 			}
 			n.mapped("refused", problem("belongs to "+tt.client+" port "+tt.port))
-			if f.count("AddPortMapping")+f.count("DeletePortMapping") > 0 {
-				t.Error("it was touched")
-			}
+			check.Equal(t, f.count("AddPortMapping")+f.count("DeletePortMapping"), 0, "requests that touch it")
 		})
 	}
 }
 
 func TestMappingDescription(t *testing.T) {
 	w := want("TCP", 80)
-	if got := mappingDescription(w); got != "herald default/web (0a1b2c3d)" {
-		t.Error(got)
-	}
+	check.Equal(t, mappingDescription(w), "herald default/web (0a1b2c3d)", "description")
 	w.Service.Namespace, w.Service.Name = strings.Repeat("n", 63), strings.Repeat("s", 63)
 	if got := mappingDescription(w); len(got) != maxDescriptionLength || !strings.HasSuffix(got, " (0a1b2c3d)") {
 		t.Errorf("%d bytes: %s", len(got), got)
@@ -575,14 +543,8 @@ func TestRequestedBeforeTheAnswer(t *testing.T) {
 	n.mapped("requested", func(x vip.MappingState) bool { return x.Requested && !x.Confirmed })
 	n.put()
 	answer <- true
-	check.True(t, 10*time.Second, "it to be removed", func() bool {
-		var w vip.World
-		n.Observe(&w)
-		return len(w.MappingStates) == 0
-	})
+	n.awaitNone()
 	f.set(func() { f.control = refuse("AddPortMapping", 718) })
 	n.put(want("TCP", 80))
-	if x := n.mapped("refused", problem("718")); x.Requested {
-		t.Error("a gateway that refuses a mapping may have it")
-	}
+	check.Equal(t, n.mapped("refused", problem("718")).Requested, false, "a gateway that refuses a mapping may have it")
 }

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -66,9 +64,7 @@ func TestIPv6GatewayOfTwoVersions(t *testing.T) {
 			for _, r := range readResponses(&tt.responses, segment{"eth0", vip.IPv6}, ownFuzz, nil) {
 				found = append(found, r.location.Path)
 			}
-			if got := strings.Join(found, " "); got != tt.want {
-				t.Errorf("found %s, want %s", got, tt.want)
-			}
+			check.Equal(t, strings.Join(found, " "), tt.want, "found")
 		})
 	}
 }
@@ -123,9 +119,7 @@ func TestLeaseRefusedOnce(t *testing.T) {
 				e.renewAt = time.Now()
 			}
 			check.OK(t, g.ensurePortMapping(t.Context(), e))
-			if leased := !e.Until.IsZero(); leased != (i != 1) {
-				t.Errorf("%d: with a lease %v, after %d more looks: %+v", code, leased, i, e)
-			}
+			check.Equal(t, !e.Until.IsZero(), i != 1, "%d: with a lease, after %d more looks: %+v", code, i, e)
 		}
 	}
 }
@@ -151,9 +145,7 @@ func TestPinholeZero(t *testing.T) {
 	e.renewAt = time.Now()
 	check.OK(t, g.ensurePinhole(t.Context(), e))
 	check.OK(t, g.deletePinhole(t.Context(), e))
-	if got, want := strings.Join(f.asked, " "), "AddPinhole GetPinholePackets UpdatePinhole DeletePinhole"; got != want {
-		t.Errorf("asked %s, want %s", got, want)
-	}
+	check.Equal(t, strings.Join(f.asked, " "), "AddPinhole GetPinholePackets UpdatePinhole DeletePinhole", "asked")
 }
 
 // TestPinholesAfterRestart: a restarted gateway counts UniqueIDs from 1 again, so one that an entry has may be another's.
@@ -221,10 +213,6 @@ func TestNoGatewayIsCounted(t *testing.T) {
 		m.segments[s] = &searched{}
 		m.record(found{segment: s})
 		m.record(found{segment: s, err: errNoAddress})
-		var counted dto.Metric
-		check.OK(t, m.metrics.failures.WithLabelValues(failNoGateway).Write(&counted))
-		if got := counted.GetCounter().GetValue(); got != want {
-			t.Errorf("%v: counted %v times, want %v", family, got, want)
-		}
+		check.Equal(t, check.Metric(t, "", m.metrics.failures.WithLabelValues(failNoGateway)), want, "%v: how often it is counted", family)
 	}
 }

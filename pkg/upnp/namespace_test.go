@@ -41,12 +41,8 @@ func TestMappingOutlivesItsNode(t *testing.T) {
 		if got, want := x.External.Addr().String(), publicAddr; got != want || x.External.Port() != x.Port {
 			t.Errorf("external %s, want %s and the same port", x.External, want)
 		}
-		if left := time.Until(x.Until); left < 59*time.Minute || left > time.Hour {
-			t.Errorf("ends in %v, want an hour", left)
-		}
-		if want := routerAddr + " (test router)"; x.Gateway != want {
-			t.Errorf("the gateway is called %q, want %q", x.Gateway, want)
-		}
+		check.Between(t, time.Until(x.Until), 59*time.Minute, time.Hour, "ends in")
+		check.Equal(t, x.Gateway, routerAddr+" (test router)", "the gateway's name")
 	}
 	if !r.has(t, "TCP 80", vip4+":80") || !r.has(t, "UDP 53", vip4+":53") {
 		t.Fatalf("the router does not forward:\n%s", r.run(t, "nft", "list", "ruleset"))
@@ -72,9 +68,7 @@ func TestMappingOutlivesItsNode(t *testing.T) {
 	// One port goes, then all.
 	n2.put(tcp)
 	check.True(t, 10*time.Second, "the port to be closed", func() bool { return !r.has(t, "UDP 53", vip4+":53") })
-	if !r.has(t, "TCP 80", vip4+":80") {
-		t.Error("the other port went as well")
-	}
+	check.Equal(t, r.has(t, "TCP 80", vip4+":80"), true, "the other port stays")
 	n2.put()
 	n2.stop() // at once: stopping waits for it
 	if r.forwards(t) {
@@ -88,9 +82,7 @@ func TestRestart(t *testing.T) {
 	n := newNode(t)
 	n.put(want("TCP", 80))
 	x := n.mapped("without a gateway", func(x vip.MappingState) bool { return x.Problem != "" })
-	if !strings.Contains(x.Problem, "no UPnP gateway answers on eth0") {
-		t.Errorf("problem: %s", x.Problem)
-	}
+	check.Contains(t, x.Problem, "the problem", "no UPnP gateway answers on eth0")
 	d := r.miniupnpd(t)
 	n.mapped("made", made)
 	d.stop(syscall.SIGTERM)
@@ -120,8 +112,7 @@ func TestRestart(t *testing.T) {
 // A port that another host has is left to it.
 func TestPortTaken(t *testing.T) {
 	r := newRouter(t)
-	d := r.miniupnpd(t)
-	_ = d
+	r.miniupnpd(t)
 	other := want("TCP", 80)
 	other.Addr, other.Service.Name, other.UID = netip.MustParseAddr("10.0.0.10"), "other", "ffffffff"
 	n1, n2 := newNode(t), newNode(t)
@@ -130,11 +121,7 @@ func TestPortTaken(t *testing.T) {
 	mine := want("TCP", 80)
 	n2.put(mine)
 	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
-	for _, contains := range []string{"80/TCP", "10.0.0.10 port 80", `"herald default/other (ffffffff)"`, "heraldvip.io/upnp-external-port"} {
-		if !strings.Contains(x.Problem, contains) {
-			t.Errorf("%q is not in the problem: %s", contains, x.Problem)
-		}
-	}
+	check.Contains(t, x.Problem, "the problem", "80/TCP", "10.0.0.10 port 80", `"herald default/other (ffffffff)"`, "heraldvip.io/upnp-external-port")
 	if x.Confirmed || !r.has(t, "TCP 80", "10.0.0.10:80") {
 		t.Error("it was overwritten")
 	}
@@ -202,18 +189,14 @@ func TestPinhole(t *testing.T) {
 	}
 	hole := func() bool { return holes() == 1 }
 	n1.put(six)
-	if x := n1.mapped("made", made); x.External.String() != "["+vip6+"]:8080" {
-		t.Errorf("open is %s", x.External)
-	}
+	check.Equal(t, n1.mapped("made", made).External.String(), "["+vip6+"]:8080", "open")
 	if !hole() {
 		t.Fatalf("no hole:\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
 	n1.put(here(six, false))
 	n2.put(six)
 	n2.mapped("taken over", made)
-	if got := holes(); got != 1 {
-		t.Errorf("%d holes, want 1", got)
-	}
+	check.Equal(t, holes(), 1, "holes")
 	d.stop(syscall.SIGKILL)
 	r.miniupnpd(t)
 	check.True(t, 10*time.Second, "the hole to be made again", hole)
