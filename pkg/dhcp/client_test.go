@@ -185,7 +185,7 @@ func TestInvalidAnswers4(t *testing.T) {
 	for name, x := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := ignored(t, request4, x.answer, honest4("10.0.0.50", 3600))
-			check.Contains(t, got, "the problem", x.problem, "mv")
+			check.Contains(t, got, x.problem, "mv")
 		})
 	}
 }
@@ -234,7 +234,7 @@ func TestInvalidAnswers6(t *testing.T) {
 					return r
 				}
 			}
-			check.Contains(t, ignored(t, request6, x.answer, say("fd00::50", time.Hour)), "the problem", x.problem)
+			check.Contains(t, ignored(t, request6, x.answer, say("fd00::50", time.Hour)), x.problem)
 		})
 	}
 }
@@ -273,7 +273,7 @@ func TestAnswerWithoutAddress6(t *testing.T) {
 				put(c, request6)
 				got := after(c, 30*time.Second)
 				check.Equal(t, got.State, stateSelecting, "state")
-				check.Contains(t, got.Problem, "the problem", "without an address")
+				check.Contains(t, got.Problem, "without an address")
 				w.mu.Lock()
 				check.Between(t, empty, 0, 10, "Solicits in half a minute")
 				empty, both = 0, true
@@ -382,7 +382,7 @@ func TestOtherServerRefuses4(t *testing.T) {
 				t.Fatalf("rebinding, and only the other answers: %+v", got)
 			}
 		}
-		check.Contains(t, got.Problem, "rebinding, and only the other answers", "refused by 10.0.0.66: DHCPNAK")
+		check.Contains(t, got.Problem, "refused by 10.0.0.66: DHCPNAK")
 	})
 }
 
@@ -499,7 +499,7 @@ func TestBackOff(t *testing.T) {
 		bubble(t, 0, w, func(c *Clients) {
 			check.Equal(t, put(c, h).Problem, "", "problem at once")
 			got := after(c, 20*time.Second)
-			check.Contains(t, got.Problem, "the problem", "no DHCP server answered on mv (tried ")
+			check.Contains(t, got.Problem, "no DHCP server answered on mv (tried ")
 			check.Equal(t, got.Lost, false, "lost")
 			after(c, time.Hour)
 			messages := w.messages()

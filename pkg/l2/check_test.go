@@ -74,7 +74,7 @@ func (r *fixture) results() string {
 // hasResult fails the test unless the results have a part, so many pokes came since the last look, and these are the problems.
 func (r *fixture) hasResult(t *testing.T, what, part string, pokes int, problems string) {
 	t.Helper()
-	check.Contains(t, r.results(), what, part)
+	check.Contains(t, r.results(), part)
 	check.Equal(t, r.poked(), pokes, "%s: pokes", what)
 	check.Equal(t, r.problems(t), problems, "%s: problems", what)
 }
@@ -289,7 +289,7 @@ func TestDefend(t *testing.T) {
 		check.Equal(t, r.poked(), 1, "pokes by a claim")
 		r.putChecks(t, defendCheck("10.0.0.9"))
 		const defence = "eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
-		check.Contains(t, r.lan.takeFrames(), "at once", "10.0s "+defence)
+		check.Contains(t, r.lan.takeFrames(), "10.0s "+defence)
 		time.Sleep(10 * time.Millisecond)
 		r.checkResults(t, "at once", "10.0.0.9 defend 0.01s ago: 02:00:00:00:00:ff")
 		check.Equal(t, r.problems(t), "conflict 1", "herald_vip_problems")
@@ -314,7 +314,7 @@ func TestDefend(t *testing.T) {
 		// It is back.
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		r.checkResults(t, "back", "10.0.0.9 defend 0.00s ago: 02:00:00:00:00:ff")
-		check.Contains(t, r.lan.takeFrames(), "it is back", defence)
+		check.Contains(t, r.lan.takeFrames(), defence)
 		// It turns out to be a node that has joined meanwhile.
 		i := defendCheck("10.0.0.9")
 		i.AllowedMACs += " 02:00:00:00:00:ff"
@@ -408,7 +408,7 @@ func TestVerifyOwnerAnnouncesButDoesNotReply(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 				r.lan.announce("eth0", addr, 0x11)
 			}
-			check.Contains(t, r.results(), "results", "no answer")
+			check.Contains(t, r.results(), "no answer")
 		})
 	}
 }
@@ -453,7 +453,7 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 		r.checkResults(t, "nobody is heard", "")
 		stop := r.keepLinkAlive(t)
 		time.Sleep(15 * time.Second)
-		check.Contains(t, r.results(), "others are heard", "no answer")
+		check.Contains(t, r.results(), "no answer")
 		stop()
 		r.lan.setFault("send eth0", unix.ENETDOWN)
 		before := r.results()
@@ -546,7 +546,7 @@ func TestResultsAreOfWhatWasPutLast(t *testing.T) {
 	onLAN(t, "eth0", func(t *testing.T, r *fixture) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 		time.Sleep(200 * time.Millisecond)
-		check.Contains(t, r.results(), "before", "10.0.0.9 probe")
+		check.Contains(t, r.results(), "10.0.0.9 probe")
 		for _, want := range [][]vip.AddressCheck{nil, {defendCheck("10.0.0.9")}} {
 			r.AddressChecks().Put(want)
 			var w vip.World

@@ -108,7 +108,7 @@ func TestFullRateAfterAChange(t *testing.T) {
 			time.Sleep(tick)
 			frames := lan.takeFrames()
 			for _, a := range step.addrs {
-				check.Contains(t, frames, step.name+": at once", "request "+a+" ")
+				check.Contains(t, frames, "request "+a+" ")
 			}
 			time.Sleep(4 * time.Second)
 			lan.takeFrames()

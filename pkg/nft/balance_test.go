@@ -236,7 +236,7 @@ func TestTranslationTable(t *testing.T) {
 	tables := New(check.Log(t))
 	r.translate(tables, "n1", "n2")
 	full := ruleset(t, "n1")
-	check.Contains(t, full, "the ruleset",
+	check.Contains(t, full,
 		"table ip herald_control_plane", "type ipv4_addr . inet_service : ipv4_addr", "10.0.0.200 . 6443 : 10.0.0.1", "fd00::200 . 6443 : fd00::1",
 		"type nat hook prerouting priority dstnat - 10; policy accept;", "fib daddr type local socket wildcard 1 dnat",
 		"10.0.0.200 . 6443 . \"eth0\" : 10.0.0.2", "fd00::200 . 6443 . \"eth0\" : fd00::2")

@@ -364,7 +364,7 @@ func TestTable(t *testing.T) {
 	wantRuleset(t, "without an entry", empty)
 	r.set(tables, "n1", "n2")
 	full := ruleset(t, "n1")
-	check.Contains(t, full, "the ruleset",
+	check.Contains(t, full,
 		"type ipv4_addr . iface_index : ipv4_addr", "type ipv6_addr . iface_index : ipv6_addr", "timeout 5m",
 		"10.0.0.200 . \"eth0\" : 10.0.0.2", "fd00::200 . \"eth0\" : fd00::2",
 		"type filter hook prerouting priority mangle; policy accept;",
@@ -482,7 +482,7 @@ func TestOneFamilyRefused(t *testing.T) {
 			check.Same(t, tt.have, have, "%s", tt.name)
 		})
 		for _, x := range tt.have {
-			check.Contains(t, ruleset(t, "n1"), tt.name, fmt.Sprintf("%s . %d", x.Addr, x.Port))
+			check.Contains(t, ruleset(t, "n1"), fmt.Sprintf("%s . %d", x.Addr, x.Port))
 		}
 	}
 	check.Equal(t, strings.Count(out.String(), "nftables refuses"), 1, "how often that is said:\n%s", &out)
@@ -510,7 +510,7 @@ func TestHostPorts(t *testing.T) {
 	for _, of := range []string{"nat CNI-HOSTPORT-DNAT", "cni_hostport hostports"} {
 		table, _, _ := strings.Cut(of, " ")
 		do("NFT add table ip " + table + "\nNFT add chain ip " + of)
-		check.Contains(t, found(), "with "+of, "hostPort")
+		check.Contains(t, found(), "hostPort")
 		do("NFT delete table ip " + table)
 	}
 }

@@ -142,7 +142,7 @@ func TestOpenPortsTable(t *testing.T) {
 	web := vip.OpenPort{Protocol: "TCP", Port: 80}
 	r.limit(New(check.Log(t)), web)
 	full := ruleset(t, "n1")
-	check.Contains(t, full, "the ruleset", "type filter hook input priority filter; policy accept;", "ip daddr != @limited accept", "ip daddr . meta l4proto . th dport @open accept", "drop")
+	check.Contains(t, full, "type filter hook input priority filter; policy accept;", "ip daddr != @limited accept", "ip daddr . meta l4proto . th dport @open accept", "drop")
 	again := New(check.Log(t))
 	r.limit(again, web)
 	wantRuleset(t, "after a restart", full)

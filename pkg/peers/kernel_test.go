@@ -28,7 +28,7 @@ func TestKernelCut(t *testing.T) {
 			took := l.await(1, "dead").Sub(began)
 			t.Logf("dead after %v", took)
 			check.Between(t, took, 0, tooSlow, "it took")
-			check.Contains(t, l.nodes[0].state("n1").Why, "why", "nobody answers")
+			check.Contains(t, l.nodes[0].state("n1").Why, "nobody answers")
 			l.await(0, "dead", 2)
 			l.await(2, "dead", 0)
 			l.cut(l.nodes[1], false)
@@ -48,7 +48,7 @@ func TestKernelKilled(t *testing.T) {
 	took := l.await(1, "dead").Sub(began)
 	t.Logf("dead after %v", took)
 	check.Between(t, took, 0, tooSlow, "it took")
-	check.Contains(t, l.nodes[0].state("n1").Why, "why", "nothing listens")
+	check.Contains(t, l.nodes[0].state("n1").Why, "nothing listens")
 	<-l.nodes[1].ended
 	l.start(l.nodes[1])
 	l.awaitAllAlive()
