@@ -42,8 +42,7 @@ func (f *admission) dropConflicts() {
 	j := judging{f, refused, make(portOwners), make(portOwners)}
 	for a, services := range f.askedByMany(waiting) {
 		j.judge(a, services, waiting[a])
-		for _, s := range services {
-			s.shares = s.shares || len(services) > 1
+		for _, s := range slices.Concat(services, waiting[a]) {
 			j.ports.set(s.Ports, nil)
 		}
 	}
@@ -137,11 +136,17 @@ type judging struct {
 
 // judge adds to refused which of services may not have a.
 func (f *judging) judge(a netip.Addr, services, waiting []*service) {
+	for _, o := range waiting {
+		if o.notOurs { // another class's, announced by another program
+			f.ports.set(o.Ports, o)
+		}
+	}
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
 	holders := make([]*service, 0, len(services))
 	several := severalNamespaces(services) || len(waiting) > 0
 	for _, s := range services {
+		s.shares = s.shares || len(services) > 1
 		why := ""
 		if several && !s.statusHas(a) { // a namespace alone may have thousands here
 			why = f.judgeBeside(s, a, waiting)
@@ -153,10 +158,7 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 			why = leaseConflict(s, holders[0], a)
 		}
 		if why == "" {
-			why = portConflict(s, f.ports.of)
-		}
-		if why == "" && !s.statusHas(a) { // another class's, announced by another program
-			why = portConflict(s, func(p vip.Port) *service { return othersPort(waiting, p) })
+			why = f.portConflict(s, a)
 		}
 		if why != "" {
 			f.refused[addressOf{s, a}] = why
@@ -209,7 +211,7 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 			}
 			f.specified.set(s.Ports, s)
 			for _, p := range i.Ports {
-				if f.ports.of(p) == nil && f.specified.of(p) == s {
+				if by := f.ports.of(p); (by == nil || by.notOurs) && f.specified.of(p) == s {
 					f.ports.set([]vip.Port{p}, s)
 				}
 			}
@@ -277,16 +279,6 @@ func (s *service) whyNotBeside(o *service) string {
 	return ""
 }
 
-// othersPort returns whose p is of waiting, or nil.
-func othersPort(waiting []*service, p vip.Port) *service {
-	for _, o := range waiting {
-		if o.notOurs && slices.Contains(o.Ports, p) {
-			return o
-		}
-	}
-	return nil
-}
-
 // nameFor names s to o's user: another namespace's only as such.
 func (s *service) nameFor(o *service) string {
 	if s.Key.Namespace == o.Key.Namespace {
@@ -314,9 +306,9 @@ func (s *service) clientOf(a netip.Addr) *dhcpClient {
 	return nil
 }
 
-func portConflict(s *service, owner func(vip.Port) *service) string {
+func (f *judging) portConflict(s *service, a netip.Addr) string {
 	for _, p := range s.Ports {
-		if by := owner(p); by != nil && by != s {
+		if by := f.ports.of(p); by != nil && by != s && !(by.notOurs && s.statusHas(a)) {
 			return fmt.Sprintf("port %d/%s belongs to %s, which had it first", p.Port, p.Protocol, by.nameFor(s))
 		}
 	}

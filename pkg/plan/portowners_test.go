@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -32,4 +33,32 @@ func TestManyPortsOnSharedAddresses(t *testing.T) {
 	check.Allocates(t, 16<<20, func() {
 		check.Equal(t, len(Make(rules(), w).Addresses), 16, "how many addresses are bound")
 	})
+}
+
+// The ports of a Service are compared once with those of many that another class's controller announces at its addresses.
+func TestManyPortsBesideOtherClass(t *testing.T) {
+	var addrs []string
+	for i := range 16 {
+		addrs = append(addrs, fmt.Sprintf("10.77.0.%d", 50+i))
+	}
+	withPorts := func(name, protocol string, first int) vip.Service {
+		s := svc(name, strings.Join(addrs, ","))
+		s.Ports = nil
+		for i := range 4000 {
+			s.Ports = append(s.Ports, vip.Port{Protocol: protocol, Port: uint16(first + i)})
+		}
+		return s
+	}
+	w := world(withPorts("asks", "TCP", 1), withPorts("asks-in-vain", "UDP", 100))
+	for i := range 16 {
+		s := withPorts(fmt.Sprintf("theirs-%02d", i), "UDP", 4001+4000*i%60000)
+		s.HasClass, s.Class = true, "other"
+		written("")(&s)
+		w.Services = append(w.Services, s)
+	}
+	var p vip.Plan
+	within(t, time.Second, func() { p = Make(rules(), w) })
+	if a, b := p.Verdicts[0], p.Verdicts[1]; a.Reason != vip.VIPClaiming || b.Reason != vip.AddressConflict {
+		t.Errorf("%+v, %+v", a, b)
+	}
 }
