@@ -37,8 +37,7 @@ type addressOf struct {
 
 // dropConflicts takes from accepted Services what others have (docs/why.md, "Who has an address").
 func (f *admission) dropConflicts() {
-	refused := make(map[addressOf]string)
-	waiting := f.waitingHolders()
+	refused, waiting := make(map[addressOf]string), f.waitingHolders()
 	j := judging{f, refused, make(portOwners), make(portOwners)}
 	for a, services := range f.askedByMany(waiting) {
 		j.judge(a, services, waiting[a])
@@ -118,12 +117,27 @@ func (f *admission) waitingHolders() map[netip.Addr][]*service {
 			continue
 		}
 		for _, a := range s.StatusVIPs() {
-			if s.hasVerdict() || !s.hasAddress(a) {
+			if s.waitsFor(a) {
 				all[a] = append(all[a], s)
 			}
 		}
 	}
 	return all
+}
+
+func (s *service) waitsFor(a netip.Addr) bool { return s.hasVerdict() || !s.hasAddress(a) }
+
+// runs are Services in order, those of one namespace that follow each other in one list: there may be thousands.
+type runs [][]*service
+
+func (r runs) with(services ...*service) runs {
+	for _, s := range services {
+		if n := len(r); n == 0 || r[n-1][0].Key.Namespace != s.Key.Namespace {
+			r = append(r, nil)
+		}
+		r[len(r)-1] = append(r[len(r)-1], s)
+	}
+	return r
 }
 
 // A judging decides which of several Services may have an address.
@@ -143,17 +157,10 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	}
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
-	holders := make([]*service, 0, len(services))
-	several := severalNamespaces(services) || len(waiting) > 0
+	holders, beside := make([]*service, 0, len(services)), runs{}.with(waiting...)
 	for _, s := range services {
 		s.shares = s.shares || len(services) > 1
-		why := ""
-		if several && !s.statusHas(a) { // a namespace alone may have thousands here
-			why = f.judgeBeside(s, a, waiting)
-		}
-		if several && why == "" {
-			why = f.judgeBeside(s, a, holders)
-		}
+		why := f.judgeBeside(s, a, beside)
 		if why == "" && len(holders) > 0 {
 			why = leaseConflict(s, holders[0], a)
 		}
@@ -164,11 +171,12 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 			f.refused[addressOf{s, a}] = why
 			continue
 		}
-		holders = append(holders, s)
+		holders, beside = append(holders, s), beside.with(s)
 		f.ports.set(s.Ports, s)
 	}
+	several := severalNamespaces(holders)
 	for _, s := range holders { // whoever may write Leases in a namespace stops nothing in another
-		s.apart = s.apart || s.leaseFollows && f.Claims[s.lease].Foreign && severalNamespaces(holders)
+		s.apart = s.apart || several && s.leaseFollows && f.Claims[s.lease].Foreign
 	}
 	f.decline(a, services, holders)
 }
@@ -185,12 +193,13 @@ func (f *judging) decline(a netip.Addr, services, holders []*service) {
 
 // sortFirstCome sorts services, oldest first, by who has a, or its lease.
 func (p *facts) sortFirstCome(a netip.Addr, services []*service) {
-	several := severalNamespaces(services)
-	place := make(map[*service]int, len(services))
+	all, place := runs{}.with(services...), make(map[*service]int, len(services))
 	for _, s := range services {
 		switch {
-		case p.has(s, a) && (!several || !slices.ContainsFunc(services,
-			func(o *service) bool { return s.whyNotBeside(o) != "" })):
+		case p.has(s, a) && !slices.ContainsFunc(all, func(run []*service) bool {
+			return run[0].Key.Namespace != s.Key.Namespace &&
+				slices.ContainsFunc(run, func(o *service) bool { return s.whyNotBeside(o) != "" })
+		}):
 		case p.has(s, a):
 			place[s] = 1
 		case p.leaseHeld(s):
@@ -219,32 +228,34 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	}
 }
 
-// judgeBeside returns why s may not have a beside others, or "".
-func (f *judging) judgeBeside(s *service, a netip.Addr, holders []*service) string {
+// judgeBeside returns why s may not have a beside those of other namespaces who have or await it, or "".
+func (f *judging) judgeBeside(s *service, a netip.Addr, beside runs) string {
 	const inUse = "in use by a Service of another namespace"
 	if s.reserved {
 		return ""
 	}
-	for _, o := range holders {
-		if o.Key.Namespace == s.Key.Namespace {
-			continue
+	for _, run := range beside {
+		for _, o := range run {
+			if o.Key.Namespace == s.Key.Namespace {
+				break
+			}
+			why := s.whyNotBeside(o)
+			if !s.statusHas(a) {
+				why = f.whyNotShared(s, o, a)
+			}
+			switch { // without advice, if its user did not choose it
+			case why == "", s.statusHas(a) && o.waitsFor(a):
+				continue
+			case s.clientOf(a) != nil:
+				why = leasedText + ", but " + inUse
+			case s.IsGiven(a):
+				why = inUse
+			default:
+				why = inUse + why
+			}
+			o.contended = o.contended || o.hasAddress(a)
+			return why
 		}
-		why := s.whyNotBeside(o)
-		if !s.statusHas(a) {
-			why = f.whyNotShared(s, o, a)
-		}
-		switch { // without advice, if its user did not choose it
-		case why == "":
-			continue
-		case s.clientOf(a) != nil:
-			why = leasedText + ", but " + inUse
-		case s.IsGiven(a):
-			why = inUse
-		default:
-			why = inUse + why
-		}
-		o.contended = o.contended || o.hasAddress(a)
-		return why
 	}
 	return ""
 }
@@ -263,11 +274,8 @@ func (f *judging) whyNotShared(s, o *service, a netip.Addr) string {
 	return cmp.Or(s.whyNotBeside(o), o.whyNotBeside(s))
 }
 
-// whyNotBeside returns why s can't share with o, to end a sentence, or "".
+// whyNotBeside returns why s can't share with o of another namespace, to end a sentence, or "".
 func (s *service) whyNotBeside(o *service) string {
-	if s.Key.Namespace == o.Key.Namespace {
-		return ""
-	}
 	switch what := s.Peculiar(); {
 	case what != "":
 		return ", which is shared only if neither has " + what
