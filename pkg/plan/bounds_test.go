@@ -128,3 +128,19 @@ func TestManyMappings(t *testing.T) {
 		t.Errorf("%d Events", len(told))
 	}
 }
+
+// TestManyWaiting: forty thousand Services wait for an address of a pool that has none, and the node that gives
+// addresses says so on each.
+func TestManyWaiting(t *testing.T) {
+	w := poolWorld("n1")
+	for i := range 40000 {
+		s := svc(fmt.Sprintf("s%05d", i), "")
+		w.Services = append(w.Services, s)
+		w.Assignments = append(w.Assignments, vip.Assignment{Service: s.Key, UID: s.UID, Reason: "there is none"})
+	}
+	var p vip.Plan
+	within(t, 3*time.Second, func() { p = Make(poolRules(), w) })
+	if len(p.Statuses) != 40000 || p.Statuses[39999].Conditions[0].Reason != vip.NoPoolAddress {
+		t.Errorf("%d statuses: %+v", len(p.Statuses), p.Statuses[max(0, len(p.Statuses)-1):])
+	}
+}

@@ -161,16 +161,8 @@ func (p *draft) reportRejected(s *service) {
 		status = vip.ConditionUnknown
 	case vip.NoAddress:
 		if p.givesAddresses() {
-			return // the node that gives addresses tells (reportWaiting)
+			return // the node that gives addresses tells (reportPools)
 		}
 	}
 	s.report(status, reason, s.verdict.Message)
-}
-
-// reportWaiting sets the conditions of a Service that waits for an address.
-func (f *admission) reportWaiting(uid, message string) {
-	i := slices.IndexFunc(f.all, func(s *service) bool { return s.UID == uid && len(s.Addresses) == 0 })
-	if i >= 0 {
-		f.all[i].report(vip.ConditionFalse, vip.NoPoolAddress, message)
-	}
 }

@@ -165,6 +165,12 @@ func (p *facts) mayAllocate(n *member) bool {
 
 // reportPools reports Assignments, waiting Services, and faults of the ConfigMap.
 func (f *admission) reportPools() {
+	lacking := make(map[string]*service) // an address, by UID
+	for _, s := range f.all {
+		if len(s.Addresses) == 0 {
+			lacking[s.UID] = s
+		}
+	}
 	for _, a := range f.Assignments {
 		reason, message, waits := vip.AddressAllocated, a.Reason, ""
 		if len(a.Addresses) == 0 {
@@ -175,7 +181,9 @@ func (f *admission) reportPools() {
 		}
 		if waits != "" {
 			reason, message = vip.NoPoolAddress, "it waits for an address: "+waits
-			f.reportWaiting(a.UID, message)
+			if s := lacking[a.UID]; s != nil {
+				s.report(vip.ConditionFalse, vip.NoPoolAddress, message)
+			}
 		}
 		f.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)
 	}

@@ -57,7 +57,7 @@ func TestManyPortsBesideOtherClass(t *testing.T) {
 		w.Services = append(w.Services, s)
 	}
 	var p vip.Plan
-	within(t, time.Second, func() { p = Make(rules(), w) })
+	within(t, 2*time.Second, func() { p = Make(rules(), w) })
 	if a, b := p.Verdicts[0], p.Verdicts[1]; a.Reason != vip.VIPClaiming || b.Reason != vip.AddressConflict {
 		t.Errorf("%+v, %+v", a, b)
 	}
