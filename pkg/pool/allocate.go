@@ -57,8 +57,8 @@ type pass struct {
 	in       *vip.PoolInput
 	reserved []vip.Range // merged
 
-	holders map[netip.Addr][]*service // who has an address; none: it is only written on a Service or in its status
-	keyed   map[sharingKey][]*service
+	holders map[netip.Addr][]*service   // who has an address; none: it is only written on a Service or in its status
+	keyed   map[sharingKey][]netip.Addr // what those with the key have, as compare orders them
 	spaces  map[*Pool]*space
 	offers  map[string][]*Pool // by namespace, as far as it was asked for
 	rests   []netip.Addr       // resting, the longest first; nil until it is asked for
@@ -94,7 +94,7 @@ type found struct {
 func decide(pools *Pools, in *vip.PoolInput, reserved []vip.Range, m *memory) *pass {
 	p := &pass{
 		Pools: pools, memory: m, in: in, reserved: reserved,
-		holders: make(map[netip.Addr][]*service, len(in.Requests)), keyed: make(map[sharingKey][]*service),
+		holders: make(map[netip.Addr][]*service, len(in.Requests)), keyed: make(map[sharingKey][]netip.Addr),
 		spaces: make(map[*Pool]*space), offers: make(map[string][]*Pool),
 	}
 	m.forget(in.Now)
@@ -179,10 +179,6 @@ func (s *service) asksDHCP() bool { return slices.ContainsFunc(s.names, netip.Ad
 func (p *pass) readServices() (wanting []*service) {
 	for i := range p.in.Requests {
 		s := newService(&p.in.Requests[i])
-		if s.SharingKey != "" {
-			k := sharingKey{s.Key.Namespace, s.SharingKey}
-			p.keyed[k] = append(p.keyed[k], s)
-		}
 		for _, x := range s.names {
 			switch why, lost := p.whyLost(s, x); {
 			case x.IsUnspecified() || slices.Contains(s.has, x):
@@ -203,6 +199,13 @@ func (p *pass) readServices() (wanting []*service) {
 		if p.wants(s) {
 			wanting = append(wanting, s)
 		}
+		if k := (sharingKey{s.Key.Namespace, s.SharingKey}); k.key != "" {
+			p.keyed[k] = append(p.keyed[k], s.has...)
+		}
+	}
+	for k, all := range p.keyed {
+		slices.SortFunc(all, p.compare)
+		p.keyed[k] = slices.Compact(all)
 	}
 	return wanting
 }
@@ -279,8 +282,13 @@ func (p *pass) keepPending(s *service) {
 
 func (p *pass) hold(s *service, x netip.Addr) {
 	p.holders[x] = append(p.holders[x], s)
+	if k := (sharingKey{s.Key.Namespace, s.SharingKey}); k.key != "" {
+		p.keyed[k] = p.insert(p.keyed[k], x)
+	}
 	for _, space := range p.spaces {
-		space.setHeld(x)
+		if space.held != nil && x.Is4() && space.pool.Contains(x) {
+			space.held = p.insert(space.held, x)
+		}
 	}
 }
 

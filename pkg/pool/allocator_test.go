@@ -606,6 +606,21 @@ func TestManyPortsOfASharingKey(t *testing.T) {
 	check.Equal(t, w.has("s57"), "10.0.0.1 of cidr-ns", "s57 has")
 }
 
+// The addresses of a sharing key are listed once for all Services that wait for one, not for each.
+func TestManyWaitOfASharingKey(t *testing.T) {
+	w := newWorld(t, 0, "cidr-ns=10.0.0.1-10.0.1.244")
+	for i := range 1000 {
+		w.set(fmt.Sprint("s", i), key("k", 80))
+	}
+	w.decide()
+	var waits map[string]string
+	check.Allocates(t, 8<<20, func() { waits = w.decide() })
+	check.Equal(t, len(waits), 502, "that wait")
+	w.set("z", key("k", 81))
+	w.decide()
+	check.Equal(t, w.has("z"), "10.0.0.1 of cidr-ns", "another port has")
+}
+
 // TestEveryOrderComesToTheSame: Services told in any order to a new Allocator keep what they have, those without addresses get the same.
 func TestEveryOrderComesToTheSame(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24,2001:db8::/120", "allow-share-b=true")

@@ -153,37 +153,23 @@ func (p *pass) findShared(s *service, x *Pool, f vip.Family) (a netip.Addr, with
 	if len(s.Ports) == 0 {
 		return a, nil
 	}
-	space := p.space(x)
-	shared := make(map[netip.Addr]bool)
+	var lists [][]netip.Addr
 	if s.SharingKey != "" {
-		for _, o := range p.keyed[sharingKey{s.Key.Namespace, s.SharingKey}] {
-			for _, a := range o.holding() {
-				if vip.FamilyOf(a) == f && x.Contains(a) {
-					shared[a] = true
-				}
-			}
-		}
+		lists = append(lists, p.keyed[sharingKey{s.Key.Namespace, s.SharingKey}])
 	}
-	lists := [][]netip.Addr{slices.SortedFunc(maps.Keys(shared), space.compare)}
 	if f == vip.IPv4 && ofNamespace(p.share, s.Key.Namespace) {
-		lists = append(lists, p.heldIn(space))
+		lists = append(lists, p.heldIn(p.space(x)))
 	}
 	for _, list := range lists {
 		// who waits in this pass gave up what it was to have: nobody has that
-		may := func(a netip.Addr) bool { return len(p.holders[a]) > 0 && p.mayJoin(s, a) }
+		may := func(a netip.Addr) bool {
+			return vip.FamilyOf(a) == f && x.Contains(a) && len(p.holders[a]) > 0 && p.mayJoin(s, a)
+		}
 		if i := slices.IndexFunc(list, may); i >= 0 {
 			return list[i], slices.MinFunc(p.holders[list[i]], byAge)
 		}
 	}
 	return a, nil
-}
-
-func (s *service) holding() []netip.Addr {
-	all := slices.Clip(s.has)
-	for _, f := range s.found {
-		all = append(all, f.addr)
-	}
-	return all
 }
 
 // mayJoin reports whether s is given x beside all that have it, by sharing key or allow-share.

@@ -62,8 +62,8 @@ func (s *space) findFree(f vip.Family, taken func(netip.Addr) bool) (a netip.Add
 }
 
 // compare orders addresses as they are searched.
-func (s *space) compare(a, b netip.Addr) int {
-	if s.descending {
+func (p *Pools) compare(a, b netip.Addr) int {
+	if p.descending {
 		return b.Compare(a)
 	}
 	return a.Compare(b)
@@ -78,18 +78,17 @@ func (p *pass) heldIn(s *space) []netip.Addr {
 				s.held = append(s.held, x)
 			}
 		}
-		slices.SortFunc(s.held, s.compare)
+		slices.SortFunc(s.held, p.compare)
 	}
 	return s.held
 }
 
-func (s *space) setHeld(a netip.Addr) {
-	if s.held == nil || !a.Is4() || !s.pool.Contains(a) {
-		return
+// insert returns all, as compare orders them, with a.
+func (p *Pools) insert(all []netip.Addr, a netip.Addr) []netip.Addr {
+	if i, found := slices.BinarySearchFunc(all, a, p.compare); !found {
+		return slices.Insert(all, i, a)
 	}
-	if i, found := slices.BinarySearchFunc(s.held, a, s.compare); !found {
-		s.held = slices.Insert(s.held, i, a)
-	}
+	return all
 }
 
 // usage returns how many of x and f Services have or name, and how many are free.
