@@ -89,7 +89,7 @@ func shortenMoves(text string, limit int) string {
 		return text
 	}
 	for moves := parseMoves(text); len(text) > limit; text = movesText(moves) {
-		moves = vip.Share(moves, len(moves)-len(moves)/8-1, func(m vip.Move) string { return m.Service.Namespace })
+		moves = vip.Share(moves, max(0, len(moves)-len(moves)/8-1), func(m vip.Move) string { return m.Service.Namespace })
 	}
 	return text
 }

@@ -299,6 +299,7 @@ func TestMovesText(t *testing.T) {
 	for _, text := range []string{"", "x\n  default/a\n", "2026-11-28T06:01:00Z to=n1\ndefault/a\n", "\n\n"} {
 		check.Equal(t, len(parseMoves(text)), 0, "moves in %q", text)
 	}
+	check.Equal(t, shortenMoves("what is that?\n", 3), "", "what no line of is a move, shortened")
 }
 
 // TestTableIsBounded: whatever Services are called, the API server takes the table; one namespace leaves half of it to
