@@ -86,25 +86,21 @@ func (r annotationReader) firstOf(spec string, keys ...string) (first string) {
 
 // isPart reports whether each item of a list is in another; addresses in any spelling.
 func isPart(part, whole string) bool {
-	all := make(map[string]bool)
-	for x := range strings.SplitSeq(whole, ",") {
-		all[canonical(x)] = true
-	}
-	for x := range strings.SplitSeq(part, ",") {
-		if !all[canonical(x)] {
-			return false
-		}
-	}
-	return true
+	all := items(whole)
+	return !slices.ContainsFunc(items(part), func(x string) bool { return !slices.Contains(all, x) })
 }
 
-// canonical returns an item without spaces, and an address as netip writes it.
-func canonical(item string) string {
-	item = strings.TrimSpace(item)
-	if a, err := netip.ParseAddr(item); err == nil {
-		return a.Unmap().String()
+// items returns the first items of a list, more than ever count, and the rest as one; without spaces, and addresses as
+// netip writes them.
+func items(list string) []string {
+	all := strings.SplitN(list, ",", 100)
+	for i, x := range all {
+		all[i] = strings.TrimSpace(x)
+		if a, err := netip.ParseAddr(all[i]); err == nil {
+			all[i] = a.Unmap().String()
+		}
 	}
-	return item
+	return all
 }
 
 // requested returns the addresses that a field names, if readable.

@@ -25,6 +25,16 @@ func addrs(list ...string) []netip.Addr {
 	return out
 }
 
+// TestLongLists: of lists as long as an annotation may be, no more is compared than counts.
+func TestLongLists(t *testing.T) {
+	o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	o.Annotations = map[string]string{addressesKey: "10.0.0.1" + strings.Repeat(",x", 100000)}
+	for _, k := range addressesKeys[1:] {
+		o.Annotations[k] = "10.0.0.2"
+	}
+	check.Allocates(t, 2<<20, func() { readService(o) })
+}
+
 func TestReadAnnotations(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	sixteen := make([]string, maxAddresses)
@@ -299,6 +309,8 @@ func TestPrecedence(t *testing.T) {
 			`spec.loadBalancerIP asks for "10.0.0.50", and has no effect: kube-vip.io/loadbalancerIPs, which comes first, asks for "10.0.0.8". Remove one of them.`},
 		{"two that agree", map[string]string{addressesKey: "10.0.0.8, FD00::1"}, "fd00:0::1", "10.0.0.8,fd00::1 " +
 			addressesKey + " ", false, ""},
+		{"two that agree, of which the second names fewer and one twice", map[string]string{addressesKey: "10.0.0.8,10.0.0.9", cilium: "10.0.0.9,10.0.0.9"}, "",
+			"10.0.0.8,10.0.0.9 " + addressesKey + " ", false, ""},
 		{"two of a person beside what was given", given(map[string]string{cilium: "10.0.0.8"}), "10.0.0.50", "10.0.0.8 " +
 			cilium + " ", true, `spec.loadBalancerIP asks for "10.0.0.50", and has no effect: lbipam.cilium.io/ips, which comes first`},
 		{"given, and so written", given(map[string]string{allocatedAddressesKey: "10.0.0.7"}), "", "10.0.0.7 " + addressesKey + " web", false, ""},
