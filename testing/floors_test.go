@@ -24,7 +24,7 @@ type room struct{ floor, ceiling int }
 
 var rooms = map[string]room{
 	"cmd/herald":   {3, 4287},
-	"pkg/agent":    {2, 844},
+	"pkg/agent":    {2, 860},
 	"pkg/manifest": {2, 924},
 	"pkg/plan":     {1, 5983},
 	"pkg/pool":     {1, 1948},
@@ -32,7 +32,7 @@ var rooms = map[string]room{
 	"pkg/kube":     {1, 5337},
 	"pkg/lease":    {1, 3146},
 	"pkg/peers":    {1, 1935},
-	"pkg/netif":    {1, 2568},
+	"pkg/netif":    {1, 2585},
 	"pkg/l2":       {1, 2058},
 	"pkg/bgp":      {1, 1955},
 	"pkg/bfd":      {1, 684},

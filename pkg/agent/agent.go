@@ -49,7 +49,7 @@ type Options struct {
 	FormerOwners Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
 	Balanced     Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
 	OpenPorts    Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
-	// may be nil: then VIPs of Services take what kube-proxy has not translated
+	// may be nil: then packets to VIPs of Services that kube-proxy has not translated are taken, or forwarded
 	Invalid       Applier[netip.Addr]
 	Egress        Applier[vip.Egress] // may be nil, with EgressRoutes: what pods send keeps its source
 	EgressRoutes  Applier[vip.Egress]
@@ -68,6 +68,7 @@ type Options struct {
 	AddressChecks Mailbox[vip.AddressCheck] // may be nil: nobody is asked who has an address
 	DHCP          Mailbox[vip.DHCPRequest]  // may be nil: no DHCP server is asked for anything
 	Routes        Mailbox[vip.Route]        // may be nil: no router is told of anything
+	Advertised    Mailbox[vip.Route]        // may be nil: what came for a VIP before it is advertised is not forgotten
 	Mappings      Mailbox[vip.Mapping]      // may be nil: no gateway is asked for anything
 }
 
@@ -333,14 +334,13 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	if !slices.Equal(keep, a.announced) {
 		set(ctx, a.o.Announcements, keep, "announcements", failed)
 	}
-	guard := func(bound ...vip.Address) {
-		set(ctx, a.o.Invalid, translatedAddresses(slices.Concat(p.Addresses, bound)),
+	guard := func(gone map[netip.Prefix]bool, bound ...vip.Address) {
+		set(ctx, a.o.Invalid, translatedAddresses(slices.Concat(p.Addresses, bound), p.Routes, gone),
 			"VIPs that only kube-proxy takes packets at", failed)
 	}
-	// before they are bound, and until they have gone: conntrack remembers what comes in between
-	guard(slices.Concat(before.Plan.Addresses, before.World.Bound)...)
+	// before they are bound or advertised, and until that has ended: conntrack remembers what comes in between
+	guard(before.World.Advertised, slices.Concat(before.Plan.Addresses, before.World.Bound)...)
 	have := set(ctx, a.o.Addresses, a.limited(ctx, p), "addresses", failed)
-	guard(have...)
 	if len(p.OpenPorts) == 0 { // once the addresses have gone
 		set(ctx, a.o.OpenPorts, nil, "ports", failed)
 	}
@@ -356,6 +356,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	// A link is made before its addresses, and removed after them.
 	a.macvlansLeft = len(set(ctx, a.o.Macvlans, p.Macvlans, "links", failed))
 	a.putAll(p, have)
+	guard(nil, have...)
 
 	if !same(before.World.Bound, bound) {
 		a.Poke() // status and Events follow what the kernel confirmed
@@ -369,6 +370,7 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Assignments, p.Assignments)
 	put(a.o.DHCP, p.DHCPRequests)
 	put(a.o.Routes, p.Routes)
+	put(a.o.Advertised, p.Routes)
 	put(a.o.Mappings, p.Mappings)
 	put(a.o.HealthChecks, p.HealthChecks)
 	put(a.o.AddressChecks, p.AddressChecks)
@@ -379,14 +381,28 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Leases, keepOwners(p, have))
 }
 
-// translatedAddresses returns each address once, without those whose first entry has LocalDelivery.
-func translatedAddresses(all []vip.Address) (found []netip.Addr) {
-	seen := make(map[netip.Addr]bool, len(all)) // what an earlier process bound comes last, and has no LocalDelivery
-	for _, a := range all {
-		if !seen[a.Addr] && !a.LocalDelivery {
-			found = append(found, a.Addr)
+// translatedAddresses returns each address once, bound or advertised (now, or in before), without those whose first
+// entry has LocalDelivery, or that kube-proxy leaves alone.
+func translatedAddresses(all []vip.Address, routes []vip.Route, before map[netip.Prefix]bool) (found []netip.Addr) {
+	seen := make(map[netip.Addr]bool, len(all)+len(routes))
+	add := func(a netip.Addr, not bool) {
+		if !seen[a] && !not {
+			found = append(found, a)
 		}
-		seen[a.Addr] = true
+		seen[a] = true
+	}
+	for _, a := range all { // what an earlier process bound comes last, and has no LocalDelivery
+		add(a.Addr, a.LocalDelivery)
+	}
+	for _, r := range routes { // an aggregate may have hosts and pods, too
+		if r.Prefix.IsSingleIP() {
+			add(r.Prefix.Addr(), r.Untranslated)
+		}
+	}
+	for p := range before {
+		if p.IsSingleIP() {
+			add(p.Addr(), false)
+		}
 	}
 	return found
 }

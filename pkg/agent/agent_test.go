@@ -225,22 +225,33 @@ func TestLimitsPorts(t *testing.T) {
 	same0(t, m.take(), "bind []", "0 open ports")
 }
 
-// Only kube-proxy takes packets at VIPs of Services, from before they are bound until they have gone, but not at one whose connections end on the node.
+// Only kube-proxy takes packets at VIPs of Services, from before they are bound or advertised until that has ended, but not at one whose connections end on the node,
+// nor at one that kube-proxy leaves alone. Of an aggregate only the VIPs are meant: hosts and pods may be in it.
 func TestInvalidIsDropped(t *testing.T) {
 	p := wanted("10.0.0.1", "10.0.0.2")
 	before := wanted("10.0.0.1", "10.0.0.3").Addresses // an earlier process's
 	p.Addresses[0].LocalDelivery = true
+	for _, x := range []string{"10.0.0.0/24", "10.0.0.1/32", "10.0.0.2/32", "10.0.0.4/32", "10.0.0.5/32"} {
+		p.Routes = append(p.Routes, vip.Route{Prefix: netip.MustParsePrefix(x), Untranslated: x == "10.0.0.5/32"})
+	}
 	m := &machine{world: known(), plan: p, bound: before}
+	m.world.Advertised = map[netip.Prefix]bool{ // as the last Plan had it
+		netip.MustParsePrefix("10.0.0.0/24"): true, netip.MustParsePrefix("10.0.0.5/32"): true, netip.MustParsePrefix("10.0.0.6/32"): true}
 	a := newAgent(m, nil)
 	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.Owner](quiet[vip.Owner])
 	a.o.Invalid = part[netip.Addr](func(want []netip.Addr) ([]netip.Addr, error) {
 		m.note("only kube-proxy at %v", want)
 		return want, nil
 	})
+	a.o.Routes, a.o.Advertised = noting[vip.Route](m, "%d routes"), noting[vip.Route](m, "what came before %d routes is forgotten")
 	a.pass(t.Context())
-	same0(t, m.take(), "only kube-proxy at [10.0.0.2 10.0.0.3]", "bind [10.0.0.1 10.0.0.2]", "only kube-proxy at [10.0.0.2]")
+	same0(t, m.take(), "only kube-proxy at [10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.6]", "bind [10.0.0.1 10.0.0.2]", "5 routes",
+		"what came before 5 routes is forgotten", "only kube-proxy at [10.0.0.2 10.0.0.4]")
+	m.world.Advertised = map[netip.Prefix]bool{netip.MustParsePrefix("10.0.0.4/32"): true}
+	a.pass(t.Context())
+	m.take()
 	a.apply(t.Context(), vip.Plan{})
-	same0(t, m.take(), "only kube-proxy at [10.0.0.2 10.0.0.3]", "bind []", "only kube-proxy at []")
+	same0(t, m.take(), "only kube-proxy at [10.0.0.2 10.0.0.4]", "bind []", "0 routes", "what came before 0 routes is forgotten", "only kube-proxy at []")
 }
 
 // A process that stops withdraws routes, and waits until routers know; what it has bound without a lease it keeps bound meanwhile.

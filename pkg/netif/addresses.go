@@ -132,7 +132,7 @@ func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	if w.LocalDelivery {
 		n.reset(key, ownClients)
 	}
-	n.justBound = append(n.justBound, key.prefix.Addr())
+	n.justCame = append(n.justCame, key.prefix.Addr())
 	n.arrived.Send()
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // Places in a message about a connection (enum ctattr_type, linux/netfilter/nfnetlink_conntrack.h).
@@ -47,11 +48,26 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// forgetTimes is when forgetStale looks after a binding: kube-proxy's rules may be a second late, and until then a
+// forgetTimes is when forgetStale looks after one came: kube-proxy's rules may be a second late, and until then a
 // process listening at the port takes packets.
 var forgetTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second}
 
-// forgetStale has conntrack forget stale flows to what was bound, until ctx ends.
+// Put has conntrack forget stale flows to VIPs that are advertised from now on, bound or not.
+func (n *Interfaces) Put(routes []vip.Route) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	before := n.advertised
+	n.advertised = make(map[netip.Prefix]bool, len(routes))
+	for _, r := range routes {
+		n.advertised[r.Prefix] = true
+		if !before[r.Prefix] && r.Prefix.IsSingleIP() && !r.Untranslated {
+			n.justCame = append(n.justCame, r.Prefix.Addr())
+			n.arrived.Send()
+		}
+	}
+}
+
+// forgetStale has conntrack forget stale flows to what came, until ctx ends.
 func (n *Interfaces) forgetStale(ctx context.Context) {
 	warned := ""
 	var due []forgetting
@@ -66,11 +82,11 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 		began := time.Now()
 		n.mu.Lock()
 		for _, after := range forgetTimes {
-			if len(n.justBound) > 0 {
-				due = append(due, forgetting{began.Add(after), n.justBound})
+			if len(n.justCame) > 0 {
+				due = append(due, forgetting{began.Add(after), n.justCame})
 			}
 		}
-		n.justBound = nil
+		n.justCame = nil
 		n.mu.Unlock()
 		slices.SortStableFunc(due, func(a, b forgetting) int { return a.at.Compare(b.at) })
 		var all []netip.Addr

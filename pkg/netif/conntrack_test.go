@@ -19,9 +19,25 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// When an address comes, conntrack forgets the flows to it that were not translated, but for TCP connections that were answered, and
-// TCP connections that have ended. What has been translated, and what is for other addresses, stays.
+// When an address comes, or is advertised, conntrack forgets the flows to it that were not translated, but for TCP connections that were
+// answered, and TCP connections that have ended. What has been translated, and what is for other addresses, stays.
 func TestKernelForgetsStale(t *testing.T) {
+	t.Run("bound", func(t *testing.T) {
+		forgetsStale(t, func(n *Interfaces, vips []vip.Address) { check.Value(n.Set(t.Context(), vips))(t) })
+	})
+	t.Run("advertised", func(t *testing.T) {
+		forgetsStale(t, func(n *Interfaces, vips []vip.Address) {
+			routes := []vip.Route{{Prefix: netip.MustParsePrefix("10.0.0.51/24")}, {Prefix: netip.MustParsePrefix("10.0.0.51/32"), Untranslated: true}}
+			for _, a := range vips {
+				routes = append(routes, vip.Route{Prefix: a.Prefix()})
+			}
+			n.Put(routes)
+		})
+	})
+}
+
+func forgetsStale(t *testing.T, come func(*Interfaces, []vip.Address)) {
+	t.Cleanup(func() { check.OK(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) })
 	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
 	families := []netlink.InetFamily{unix.AF_INET, unix.AF_INET6}
 	pod := map[bool]string{true: "10.1.0.2", false: "fd01::2"} // by whether it is IPv4's
@@ -62,7 +78,7 @@ func TestKernelForgetsStale(t *testing.T) {
 		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: a.Is6()})
 	}
 	n, _ := kernelRig(t)
-	check.Value(n.Set(t.Context(), want))(t)
+	come(n.Interfaces, want)
 	check.Until(t, 10*time.Second, "conntrack to forget the stale ones", func() error {
 		var left []string
 		for _, family := range families {

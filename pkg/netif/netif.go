@@ -47,7 +47,7 @@ type Interfaces struct {
 	wake mailbox.Signal       // renewed is no longer empty
 
 	routesChanged mailbox.Signal // a default route came or went
-	arrived       mailbox.Signal // justBound is no longer empty
+	arrived       mailbox.Signal // justCame is no longer empty
 
 	// mu guards what follows and Macvlans, and lets one change the kernel at a time: a renewal creates a missing address,
 	// so it must not run beside its removal. It is held over system calls.
@@ -63,8 +63,9 @@ type Interfaces struct {
 	setting     bool // Set is under way, and publishes at its end
 	unpublished bool // another has not published because of that
 
-	taken     map[netip.Addr][]time.Time // when another program removed a VIP, in the last FightWindow
-	justBound []netip.Addr               // addresses that have been bound, until forgetStale takes them
+	taken      map[netip.Addr][]time.Time // when another program removed a VIP, in the last FightWindow
+	justCame   []netip.Addr               // what has been bound or advertised, until forgetStale takes it
+	advertised map[netip.Prefix]bool      // of the last Put
 }
 
 // New reads the links and addresses; it fails without a link of VIPs, unless AllowNotUp.

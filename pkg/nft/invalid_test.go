@@ -3,10 +3,12 @@ package nft
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -115,4 +117,123 @@ func TestUnknownIsResetWithoutLoose(t *testing.T) {
 	r.move("n2")
 	_, err := c.ask(5 * time.Second)
 	check.Is(t, err, syscall.ECONNRESET, "the answer")
+}
+
+// What comes for a VIP that is bound nowhere, before kube-proxy translates it, goes neither back to the router nor into conntrack: who goes on sending is served once kube-proxy
+// has its rule, a connection is refused at once, and so is what nobody will ever translate. Other addresses, and what is translated, pass.
+func TestUntranslatedIsNotForwarded(t *testing.T) {
+	r := newRig(t)
+	r.addPod()
+	both := []netip.Addr{netip.MustParseAddr("203.0.113.50"), netip.MustParseAddr("2001:db8::50")}
+	sh(t, `ip -n client route add 203.0.113.0/24 via 10.0.0.1
+ip -n client route add 2001:db8::/64 via fd00::1
+ip -n n1 route add default via 10.0.0.3
+ip -n n1 route add default via fd00::3
+ip netns exec n1 sysctl -qw net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.eth0.send_redirects=0
+ip netns exec n3 sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0`)
+	answerIn(t, "pod", ":5300")
+	tables := New(check.Log(t))
+	hold(t, "n1", tables.Invalid, both)
+	for _, to := range both {
+		began := time.Now()
+		if _, err := r.dialPort("client", to, 80); !errors.Is(err, syscall.ECONNREFUSED) || time.Since(began) > time.Second {
+			t.Errorf("a connection to %s ended with %v after %v, want it refused at once", to, err, time.Since(began))
+		}
+		if err := r.echo(to); !errors.Is(err, syscall.ECONNREFUSED) { // before UDP, of which all that is refused counts for net.ipv4.icmp_ratelimit
+			t.Errorf("an echo request to %s ended with %v, want it refused", to, err)
+		}
+		if _, err := r.dialPort("client", to.Next(), 80); err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("a connection to what is no VIP ended with %v, want it sent on to where nobody answers", err)
+		}
+	}
+	senders := make([]*udpSender, len(both))
+	for i, to := range both {
+		senders[i] = sendUDP(t, to, 5300)
+		check.Until(t, 5*time.Second, "three packets to be sent", func() error {
+			if n := senders[i].sent.Load(); n < 3 {
+				return fmt.Errorf("%d were", n)
+			}
+			return nil
+		})
+	}
+	sh(t, `ip netns exec n1 nft add rule inet proxy pre ip daddr 203.0.113.50 udp dport 5300 dnat ip to 10.1.1.2
+ip netns exec n1 nft add rule inet proxy pre ip6 daddr 2001:db8::50 udp dport 5300 dnat ip6 to fd01::2`)
+	for i, to := range both {
+		check.True(t, 3*time.Second, fmt.Sprintf("an answer to who has sent to %s all the time", to), func() bool { return senders[i].answered.Load() > 0 })
+	}
+}
+
+// A data plane that takes packets to VIPs by a link of its own, as Antrea does, gets them.
+func TestUntranslatedIsForwardedToAntrea(t *testing.T) {
+	r := newRig(t)
+	r.addPod()
+	sh(t, `ip -n n1 link set pod0 down
+ip -n n1 link set pod0 name antrea-gw0
+ip -n n1 link set antrea-gw0 up
+ip -n n1 addr replace fd01::1/64 dev antrea-gw0 nodad
+ip -n client route add 203.0.113.50 via 10.0.0.1
+ip -n client route add 2001:db8::50 via fd00::1
+ip -n n1 route add 203.0.113.50 via 10.1.1.2
+ip -n n1 route add 2001:db8::50 via fd01::2
+ip -n pod addr add 203.0.113.50 dev lo
+ip -n pod addr add 2001:db8::50 dev lo nodad`)
+	inside(t, "pod", func() {
+		l := check.Value(net.Listen("tcp", ":80"))(t)
+		t.Cleanup(func() { l.Close() })
+		go serve(l, "pod")
+	})
+	both := []netip.Addr{netip.MustParseAddr("203.0.113.50"), netip.MustParseAddr("2001:db8::50")}
+	hold(t, "n1", New(check.Log(t)).Invalid, both)
+	for _, to := range both {
+		if c, err := r.dialPort("client", to, 80); err != nil {
+			t.Error(err)
+		} else {
+			c.wants(t, "pod")
+		}
+	}
+}
+
+// answerIn answers every packet to a UDP port of a namespace.
+func answerIn(t testing.TB, namespace, address string) {
+	inside(t, namespace, func() {
+		c := check.Value(net.ListenPacket("udp", address))(t)
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			for b := make([]byte, 100); ; {
+				n, from, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo(b[:n], from)
+			}
+		}()
+	})
+}
+
+// A udpSender sends packets from one port of the client all the time, whatever it is told.
+type udpSender struct{ sent, answered atomic.Int32 }
+
+func sendUDP(t *testing.T, to netip.Addr, port uint16) *udpSender {
+	s := &udpSender{}
+	inside(t, "client", func() {
+		c := check.Value(net.ListenPacket("udp", ":0"))(t) // not connected: no ICMP error ends it
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			for {
+				if _, err := c.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, port))); errors.Is(err, net.ErrClosed) {
+					return
+				}
+				s.sent.Add(1)
+				time.Sleep(20 * time.Millisecond)
+			}
+		}()
+		go func() {
+			for b := make([]byte, 100); ; s.answered.Add(1) {
+				if _, _, err := c.ReadFrom(b); err != nil {
+					return
+				}
+			}
+		}()
+	})
+	return s
 }

@@ -29,22 +29,7 @@ func (r *rig) limit(tables *Tables, ports ...vip.OpenPort) {
 }
 
 // answerUDP answers every packet to a UDP port of an address of n1.
-func (r *rig) answerUDP(address string) {
-	inside(r.t, "n1", func() {
-		c := check.Value(net.ListenPacket("udp", address))(r.t)
-		r.t.Cleanup(func() { c.Close() })
-		go func() {
-			b := make([]byte, 100)
-			for {
-				n, from, err := c.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				_, _ = c.WriteTo(b[:n], from)
-			}
-		}()
-	})
-}
+func (r *rig) answerUDP(address string) { answerIn(r.t, "n1", address) }
 
 // askUDP reports whether a VIP answers at a UDP port a packet from a port of the client; 0 is any.
 func (r *rig) askUDP(to netip.Addr, port, from uint16) (answered bool) {
@@ -63,6 +48,13 @@ func (r *rig) askUDP(to netip.Addr, port, from uint16) (answered bool) {
 // ping fails unless n1 answers an ICMP echo request of the client.
 func (r *rig) ping(to netip.Addr) {
 	r.t.Helper()
+	if err := r.echo(to); err != nil {
+		r.t.Errorf("%s does not answer an echo request: %v", to, err)
+	}
+}
+
+// echo sends an ICMP echo request from the client, and returns why there is no answer, or nil.
+func (r *rig) echo(to netip.Addr) (err error) {
 	network, kind := "ip4:icmp", icmp.Type(ipv4.ICMPTypeEcho)
 	if to.Is6() {
 		network, kind = "ip6:ipv6-icmp", ipv6.ICMPTypeEchoRequest
@@ -72,10 +64,9 @@ func (r *rig) ping(to netip.Addr) {
 		defer c.Close()
 		check.OK(r.t, c.SetDeadline(time.Now().Add(5*time.Second)))
 		_ = check.Value(c.Write(check.Value((&icmp.Message{Type: kind, Body: &icmp.Echo{ID: 1, Seq: 1}}).Marshal(nil))(r.t)))(r.t)
-		if _, err := c.Read(make([]byte, 100)); err != nil {
-			r.t.Errorf("%s does not answer an echo request: %v", to, err)
-		}
+		_, err = c.Read(make([]byte, 100))
 	})
+	return err
 }
 
 // What a node listens on answers at a VIP, but not once its ports are limited to those of Services. The node's own

@@ -31,7 +31,8 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 		return new(vip.Route)
 	}
 	r.added[prefix] = true
-	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes}
+	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes,
+		Untranslated: cmp.Or(s.IPMode, r.IPMode) == vip.ModeProxy}
 	if r.BGP != nil {
 		route.Attributes = route.Attributes.WithDefaults(r.BGP.Attributes)
 	}

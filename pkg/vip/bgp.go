@@ -199,6 +199,8 @@ type Route struct {
 	Drain bool
 	// Keep: this process ends, and routers keep the route for the next (RFC 4724); later nothing is withdrawn.
 	Keep bool
+	// Untranslated: kube-proxy leaves packets to it alone (ModeProxy).
+	Untranslated bool
 }
 
 // Equal reports whether two Routes are the same on the wire.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -94,6 +95,22 @@ func udpPort(port int32) corev1.ServicePort {
 	}
 }
 
+// pausableProxies returns what stops the kube-proxies of all nodes, and what has them go on.
+func pausableProxies(t *testing.T) (stopAll, startAll func()) {
+	stopAll = func() {
+		for _, n := range cluster.Nodes() {
+			check.OK(t, cluster.PauseProxy(n))
+		}
+	}
+	startAll = func() {
+		for _, n := range cluster.Nodes() {
+			_ = cluster.ResumeProxy(n)
+		}
+	}
+	t.Cleanup(startAll)
+	return stopAll, startAll
+}
+
 // Who sends to a VIP before this node's rules translate it is served once they do, though its packets never pause: before the
 // Service is there, a port of it, the VIP on this node, or kube-proxy; and also where a process of the node listens at that port.
 func TestUDPBeforeService(t *testing.T) {
@@ -106,17 +123,7 @@ func TestUDPBeforeService(t *testing.T) {
 	for _, n := range cluster.Nodes() {
 		serveUDP(t, n, 5302, n)
 	}
-	stopAll := func() {
-		for _, n := range cluster.Nodes() {
-			check.OK(t, cluster.PauseProxy(n))
-		}
-	}
-	startAll := func() {
-		for _, n := range cluster.Nodes() {
-			_ = cluster.ResumeProxy(n)
-		}
-	}
-	t.Cleanup(startAll)
+	stopAll, startAll := pausableProxies(t)
 	// A node that has not the VIP yet forwards what comes for it; by the same link, of which the client is not to be told.
 	runOn(t, "cl", "sysctl", "-qw", "net.ipv4.conf.all.accept_redirects=0", "net.ipv4.conf.eth0.accept_redirects=0")
 	runOn(t, "cl", "ip", "route", "add", "10.77.1.50", "via", "10.77.0.11")
@@ -144,6 +151,47 @@ func TestUDPBeforeService(t *testing.T) {
 	patchService(t, "a", `{"spec":{"ports":[{"name":"udp5301","protocol":"UDP","port":5301,"targetPort":5301}]}}`)
 	startAll()
 	awaitUDP(t, second, 15*time.Second, "at a second port")
+}
+
+// The same by BGP alone, where the VIP is bound nowhere and nodes would send packets back to the router: an aggregate brings these before the
+// Service is there, its route before kube-proxy has rules. Connections are refused meanwhile, and packets to what is no port of the VIP later.
+func TestUDPBeforeServiceByBGP(t *testing.T) {
+	router, _ := startRouters(t)
+	start(t, bgpEnv("bgp_peers", "10.77.0.1:65001", "herald_bgp_aggregates", "10.79.0.0/24"))
+	for _, p := range webPods {
+		serveUDP(t, lab.PodNamespace(p), 5300, "pod")
+		serveUDP(t, lab.PodNamespace(p), 5301, "pod")
+	}
+	createService(t, webService("a", "10.79.0.49"))
+	awaitHops(t, router, "10.79.0.0/24", 3, 10*time.Second)
+	stopAll, startAll := pausableProxies(t)
+	refused := func(when string) {
+		t.Helper()
+		check.OK(t, cluster.InNamespace("cl", func() error {
+			c, err := net.DialTimeout("tcp", "10.79.0.50:81", 2*time.Second)
+			if err == nil {
+				c.Close()
+			}
+			if !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("a connection to the VIP %s ended with %v, want it refused", when, err)
+			}
+			return nil
+		}))
+	}
+	first := sendUDP(t, "10.79.0.50:5300")
+	time.Sleep(500 * time.Millisecond) // some packets come by the aggregate
+	stopAll()
+	createService(t, webService("b", "10.79.0.50", func(s *corev1.Service) {
+		s.Spec.Ports = []corev1.ServicePort{udpPort(5300), udpPort(5301)}
+	}))
+	awaitHops(t, router, "10.79.0.50", 3, 10*time.Second)
+	second := sendUDP(t, "10.79.0.50:5301")
+	time.Sleep(time.Second) // some packets come by the route
+	refused("before kube-proxy has its rules")
+	startAll()
+	awaitUDP(t, first, 15*time.Second, "of a client that began before the Service")
+	awaitUDP(t, second, 15*time.Second, "of a client that began before kube-proxy had its rules")
+	refused("at another port")
 }
 
 // Hardening files set sysctls by which the kernel does not answer hosts of other networks, or none, for a VIP that is in no network of the
