@@ -184,15 +184,10 @@ func (p *peer) findLink(match func(vip.Link) bool) (l vip.Link) {
 	return l
 }
 
-// addressOf is the lowest, and so stable, address of l and f that others can reach, or zero. One alone in its network
-// may be another program's VIP, so it counts only if l has no network of f.
+// addressOf is the lowest, and so stable, of l's own addresses of f, or zero.
 func addressOf(l vip.Link, f vip.Family) (lowest netip.Addr) {
-	networks := slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool {
-		return vip.FamilyOf(p.Addr()) == f && !p.IsSingleIP()
-	})
-	for _, p := range l.Prefixes {
-		a := p.Addr()
-		if vip.FamilyOf(a) == f && p.IsSingleIP() != networks && (!lowest.IsValid() || a.Less(lowest)) {
+	for _, p := range vip.OwnPrefixes(l.Prefixes) {
+		if a := p.Addr(); vip.FamilyOf(a) == f && (!lowest.IsValid() || a.Less(lowest)) {
 			lowest = a
 		}
 	}

@@ -276,7 +276,7 @@ func TestWirelessEvents(t *testing.T) {
 // An address is tentative during duplicate address detection, if optimistic (RFC 4429) too, and if another host has it.
 func TestTentativeAddresses(t *testing.T) {
 	for flags, want := range map[uint32]bool{
-		0: false, unix.IFA_F_PERMANENT: false, unix.IFA_F_NODAD: false, unix.IFA_F_TENTATIVE: true, unix.IFA_F_TENTATIVE | unix.IFA_F_OPTIMISTIC: true,
+		0: false, unix.IFA_F_PERMANENT: false, unix.IFA_F_DEPRECATED: false, unix.IFA_F_NODAD: false, unix.IFA_F_TENTATIVE: true, unix.IFA_F_TENTATIVE | unix.IFA_F_OPTIMISTIC: true,
 		unix.IFA_F_PERMANENT | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED: true, // addrconf_dad_stop
 	} {
 		head := nl.NewIfAddrmsg(unix.AF_INET6)
@@ -284,7 +284,7 @@ func TestTentativeAddresses(t *testing.T) {
 		data := append(head.Serialize(), nl.NewRtAttr(unix.IFA_ADDRESS, net.ParseIP("2001:db8::5")).Serialize()...)
 		data = append(data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)).Serialize()...)
 		c, ok := parseChange(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWADDR}, Data: data})
-		if !ok || c.address.tentative != want {
+		if !ok || c.address.tentative != want || c.address.deprecated != (flags&unix.IFA_F_DEPRECATED != 0) {
 			t.Errorf("flags %#x: %v, %+v, want tentative %v", flags, ok, c.address, want)
 		}
 	}

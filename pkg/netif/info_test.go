@@ -82,12 +82,54 @@ func TestInfo(t *testing.T) {
 				interface eth0 default eth0
 				cni0 up [10.244.0.1/24]
 				eth0 up 02:00:00:00:00:0a [10.0.0.5/24 2001:db8::5/64 fd00::5/64]
-				eth1 up []
-				others [10.0.0.10 10.0.0.77 10.244.0.1 2001:db8::77] gateways [10.0.0.1]`,
+				eth1 up [2001:db8::77/128]
+				others [10.0.0.10 10.0.0.77 10.244.0.1] gateways [10.0.0.1]`,
 			unmanaged: `
 				eth0 10.0.0.10/32
-				eth1 2001:db8::77/128
 				vethb 10.244.0.1/32`,
+		},
+		{
+			name: "addresses by DHCPv6, or of a cloud, are alone in their network; beside a network they are other programs'",
+			kernel: `
+				link 1 lo loopback
+				link 2 eth0 up veth
+				link 3 eth1 up
+				link 4 eth2 up
+				link 5 vetha up veth
+				link 6 eth3 up
+				lo 2001:db8:9::1/128
+				eth0 10.0.0.5/24
+				eth0 10.0.0.50/32
+				eth0 2001:db8::5/128
+				eth0 2001:db8::50/128 deprecated
+				eth0 2001:db8::51/128 marked
+				eth0 2001:db8::52/128 temporary
+				eth0 fe80::5/64 linkscope
+				eth1 10.1.0.5/32
+				eth1 10.1.0.50/32 deprecated
+				eth1 2001:db8:1::5/64
+				eth1 2001:db8:1::50/128
+				eth2 2001:db8:2::5/64 tentative
+				eth2 2001:db8:2::50/128
+				vetha 10.244.0.1/32
+				eth3 10.3.0.5/24
+				eth3 10.3.0.6/24 secondary
+				default 4 eth0 100 10.0.0.1`,
+			want: `
+				interface eth0 default eth0
+				eth0 up [10.0.0.5/24 2001:db8::5/128]
+				eth1 up [10.1.0.5/32 2001:db8:1::5/64]
+				eth2 up tentative [2001:db8:2::/64] []
+				eth3 up [10.3.0.5/24]
+				others [10.0.0.50 10.1.0.50 10.3.0.6 10.244.0.1 2001:db8::50 2001:db8:1::50 2001:db8:2::5 2001:db8:2::50 2001:db8:9::1] gateways [10.0.0.1]`,
+			unmanaged: `
+				eth0 10.0.0.50/32
+				eth0 2001:db8::50/128
+				eth1 10.1.0.50/32
+				eth1 2001:db8:1::50/128
+				eth2 2001:db8:2::50/128
+				eth3 10.3.0.6/24
+				vetha 10.244.0.1/32`,
 		},
 		{
 			name: "the default route of IPv4 goes before that of IPv6, a low metric before a high one",

@@ -289,7 +289,7 @@ func TestKernelIsReadFourTimesASecond(t *testing.T) {
 func TestSubscriptionFails(t *testing.T) {
 	for _, op := range []string{"subscribe", "read", "routes"} {
 		synctest.Test(t, func(t *testing.T) {
-			k := newFake("link 2 eth0 up")
+			k := newFake("link 2 eth0 up\n eth0 10.0.0.5/24")
 			r := newRig(t, k)
 			broken := true
 			k.fault = func(o string, _ addressKey) error {

@@ -73,16 +73,24 @@ func (n *Interfaces) newView() *view {
 			continue
 		}
 		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface || l.name == v.info.HeartbeatInterface
-		link.Prefixes, link.TentativeNetworks = p.networks[l.index], p.tentative[l.index]
-		if chosen || s.mayCarryVIPs(l, len(link.Networks()) > 0) {
+		link.TentativeNetworks = p.tentative[l.index]
+		link.Prefixes = vip.OwnPrefixes(p.own[l.index], link.TentativeNetworks...)
+		left := slices.DeleteFunc(slices.Clone(p.own[l.index]), func(x netip.Prefix) bool { return !x.IsSingleIP() })
+		if chosen || s.mayCarryVIPs(l, len(left) < len(p.own[l.index])+len(link.TentativeNetworks)) {
 			v.info.Links = append(v.info.Links, link)
-			p.all[l.index] = without(p.all[l.index], link.Prefixes)
+			p.all[l.index], left = without(p.all[l.index], link.Prefixes), without(left, link.Prefixes)
 		}
 		p.others = append(p.others, p.all[l.index]...)
+		for _, x := range left {
+			v.unmanaged = append(v.unmanaged, vip.Address{Addr: x.Addr(), Bits: x.Bits(), Link: l.name})
+		}
 	}
 	v.info.OtherAddresses, v.info.Gateways = otherAddresses(p.others), v.globalGateways()
 	slices.SortFunc(v.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
 	slices.SortFunc(v.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.unmanaged, func(a, b vip.Address) int {
+		return cmp.Or(strings.Compare(a.Link, b.Link), a.Prefix().Compare(b.Prefix()))
+	})
 	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
 	n.metrics.addresses.Set(float64(len(v.bound)))
 	return v
@@ -90,16 +98,16 @@ func (n *Interfaces) newView() *view {
 
 // prefixes are of this node's addresses that are not Herald's and may concern VIPs.
 type prefixes struct {
-	// by link: of usable addresses, and those of them that are networks
-	all, networks map[int][]netip.Prefix
-	tentative     map[int][]netip.Prefix // by link: networks of addresses that it can't use
-	others        []netip.Prefix         // of addresses that no VIP may be, beside those of all
+	// by link: of usable addresses, and those of them that may be the node's own
+	all, own  map[int][]netip.Prefix
+	tentative map[int][]netip.Prefix // by link: networks of addresses that it can't use
+	others    []netip.Prefix         // of addresses that no VIP may be, beside those of all
 }
 
 // addAddresses sets bound, unmanaged and local, and returns the prefixes of other addresses.
 func (n *Interfaces) addAddresses(v *view) prefixes {
 	s := n.snapshot
-	p := prefixes{all: map[int][]netip.Prefix{}, networks: map[int][]netip.Prefix{}, tentative: map[int][]netip.Prefix{}}
+	p := prefixes{all: map[int][]netip.Prefix{}, own: map[int][]netip.Prefix{}, tentative: map[int][]netip.Prefix{}}
 	for _, a := range s.sortedAddresses() {
 		l := s.links[a.link]
 		entry := vip.Address{Addr: a.prefix.Addr(), Bits: a.prefix.Bits(), Link: l.name}
@@ -112,7 +120,8 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 			}
 			v.bound = append(v.bound, entry)
 		case !a.global || a.temporary || !a.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
-		case a.tentative: // no VIP may be it, but this node can't use it, and if another host has it (DADFAILED) never will
+		// no VIP may be it, but this node can't use it, and if another host has it (DADFAILED) never will
+		case a.tentative, a.deprecated && a.prefix.IsSingleIP() && !l.loopback:
 			if !l.byHerald() {
 				p.others = append(p.others, a.prefix)
 			}
@@ -125,10 +134,10 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 			p.all[l.index] = append(p.all[l.index], a.prefix)
 			switch {
 			case l.loopback:
-			case a.leftBehind(), l.byKubeVIP():
+			case a.secondary, l.byKubeVIP(), l.byHerald() && a.prefix.IsSingleIP():
 				v.unmanaged = append(v.unmanaged, entry)
 			default:
-				p.networks[l.index] = append(p.networks[l.index], a.prefix)
+				p.own[l.index] = append(p.own[l.index], a.prefix)
 			}
 		}
 	}

@@ -55,6 +55,19 @@ func (l *Link) Networks() []netip.Prefix {
 	return slices.Concat(l.Prefixes, l.TentativeNetworks)
 }
 
+// OwnPrefixes returns those of a link's addresses that are the node's own, where it is in networks, too: of each family
+// those with a network, beside which a single one may be another program's VIP; or, as by DHCPv6, single ones.
+func OwnPrefixes(all []netip.Prefix, networks ...netip.Prefix) (own []netip.Prefix) {
+	networks = slices.DeleteFunc(slices.Concat(all, networks), netip.Prefix.IsSingleIP)
+	for _, p := range all {
+		sameFamily := func(n netip.Prefix) bool { return n.Addr().Is4() == p.Addr().Is4() }
+		if !p.IsSingleIP() || !slices.ContainsFunc(networks, sameFamily) {
+			own = append(own, p)
+		}
+	}
+	return own
+}
+
 // NodeInfo is what a node tells others on its node lease. It changes only when the node does.
 type NodeInfo struct {
 	// the default link of VIPs; "auto" = the one whose subnet has the VIP
@@ -80,7 +93,7 @@ type NodeInfo struct {
 
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
 
-	// OtherAddresses are other programs', in no network of Links: single (/32, /128), second in their network, of links
+	// OtherAddresses are other programs', in no network of Links: no OwnPrefixes, second in their network, of links
 	// without VIPs, tentative, or another host's by duplicate address detection. Sorted; at most 256.
 	OtherAddresses []netip.Addr `json:"otherAddresses,omitempty"`
 	// next hops of its default routes that are not link-local; sorted
