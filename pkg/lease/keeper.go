@@ -440,8 +440,8 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	l.sendTable(ctx, next, given)
 }
 
-// fit returns the next table, and which changes it has: of new units those of namespaces that have least. None gets more
-// than half of the room.
+// fit returns the next table, and which changes it has: of new units those of namespaces that have least. None gets
+// more than half of the room.
 func (l *Leases) fit(base *Table, all []change, now time.Time) ([]change, *Table) {
 	next := base.with(all, now)
 	if len(next.text()) <= maxNew/2 {
