@@ -530,7 +530,7 @@ func (l *Leases) beginDoubt(given map[vip.Key]bool, next *Table, now time.Time) 
 func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]bool) {
 	t := &l.table
 	t.pending = true
-	before := t.doubt
+	before, known := t.doubt, t.version
 	unsure := mergeDoubt(before, next, given)
 	t.doubt = unsure
 	x := next.lease(t.object, l.o.Namespace, l.o.Node, time.Now())
@@ -566,7 +566,7 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 						delete(t.handingOver, k)
 					}
 				}
-				l.applyRead(read, readErr, now)
+				l.applyRead(read, known, readErr, now)
 			default:
 				l.metrics.written.WithLabelValues("error").Inc()
 				t.shortTry++
@@ -595,11 +595,12 @@ func mergeDoubt(before *doubt, next *Table, given map[vip.Key]bool) *doubt {
 	return &doubt{base, next, []*Table{next}, given}
 }
 
-// applyRead takes in a read of the table past the watch.
-func (l *Leases) applyRead(x *coordinationv1.Lease, err error, now time.Time) {
+// applyRead takes in a read of the table past the watch, begun when that version was known.
+func (l *Leases) applyRead(x *coordinationv1.Lease, known uint64, err error, now time.Time) {
 	t := &l.table
 	switch {
 	case err == nil:
+		l.checkRestored(x, known)
 		t.stale = false
 		l.setTable(x, now)
 	case apierrors.IsNotFound(err):
@@ -620,12 +621,13 @@ func (l *Leases) readTable(ctx context.Context, now time.Time) {
 		return
 	}
 	t.pending = true
+	known := t.version
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 		x, err := l.store.Get(ctx, l.o.Namespace, TableName)
 		return func() {
 			now := time.Now()
 			t.pending, t.until = false, now.Add(behindTime)
-			l.applyRead(x, err, now)
+			l.applyRead(x, known, err, now)
 			if err == nil || apierrors.IsNotFound(err) {
 				t.readIn, t.until, l.changed = epoch, now, true
 				if ahead {

@@ -33,7 +33,7 @@
 //	a claim of which no node lease shows the epoch is fenced  TestUnprovenClaim
 //	a renewal that finds no node lease awaits the watch       TestRenewalMeetsADeletion
 //	a stuck watch begins again                                TestStuckWatchBeginsAgain, TestLateWatchGoesOn
-//	after a restore of etcd all watches begin again           TestRestoredWhileAWatchGoesOn
+//	a read that goes back in time shows a restore of etcd     TestRestored, TestRebootedSinceTheBackup
 //	the first tries of a write are short                      TestDeadWithEtcdLeader
 //	agreed moves are written once nobody holds on any more    quorum.TestWriteMoves
 //	who does not know of agreed moves, or may not, waits      TestMoveIsWrittenLate, quorum.TestUnknownMoves

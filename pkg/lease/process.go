@@ -105,18 +105,22 @@ func processText(p vip.ProcessInfo, info vip.NodeInfo) string {
 	return text
 }
 
-// checkProcess ends the epoch, and Run, if another process took the name.
+// checkProcess ends the epoch, and Run, if another process took the name: it wrote known, later than this one its last.
 func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
-	info := infoOf(known)
-	p := info.Process
+	p := infoOf(known).Process
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if version(known) <= l.own.written {
+		l.checkRestored(known, l.own.written)
+		l.own.written = version(known)
+		return nil
+	}
 	if l.o.Process.ID == "" || p.ID == "" || p.ID == l.o.Process.ID || p.ID == l.own.predecessor || p.Host != "" &&
 		p.Host == l.o.Process.Host || fenced(known) || holder(known) == "" {
 		return nil
 	}
 	l.own.taken = fmt.Errorf("another process works under the name of this node, %s: %s. This one gives up its VIPs and "+
-		"ends", l.o.Node, processText(p, info))
+		"ends", l.o.Node, processText(p, infoOf(known)))
 	l.endEpoch("another process has taken the name of this node")
 	return l.own.taken
 }

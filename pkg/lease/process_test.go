@@ -2,11 +2,16 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -203,6 +208,49 @@ func TestNameTaken(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		check.Equal(t, b.serves("x"), true, "the second one serves\n%s", s)
 	})
+}
+
+// After a restore of etcd from a backup the node lease names the process from before a reboot in good order, which has ended:
+// the present one keeps what it has, also where etcd takes no writes at first. Its watches begin again once.
+func TestRebootedSinceTheBackup(t *testing.T) {
+	for _, bump := range []uint64{0, 1e9} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC))) // each process has an epoch of its own
+			var full atomic.Bool
+			s := leasetest.NewServer()
+			s.Refuse = func(x *coordinationv1.Lease) error {
+				if old := s.LeaseLocked(keyOf(x)); full.Load() && old != nil && old.ResourceVersion == x.ResourceVersion {
+					return apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded"))
+				}
+				return nil
+			}
+			n2 := start(t, s, "n2")
+			before := startProcess(t, s, "aaaaaaaaaa", "a")
+			before.begins(t, time.Second)
+			before.want("x")
+			time.Sleep(5 * time.Second)
+			restore := s.Snapshot()
+			time.Sleep(5 * time.Second)
+			before.stop()
+			<-before.done
+			p := startProcess(t, s, "bbbbbbbbbb", "b")
+			p.begins(t, time.Second)
+			p.want("x")
+			waitServes(t, p.node, "x", 5*time.Second)
+			n2.want("x")
+			time.Sleep(10 * time.Second)
+			full.Store(true)
+			restore(bump)
+			time.AfterFunc(5*time.Second, func() { full.Store(false) })
+			for range 3000 {
+				if time.Sleep(10 * time.Millisecond); !p.serves("x") || n2.serves("x") {
+					t.Fatalf("bump %d: it serves %v, n2 %v\n%s", bump, p.serves("x"), n2.serves("x"), s.Trace(10))
+				}
+			}
+			check.Equal(t, len(p.ended), 0, "it has ended")
+			check.Equal(t, p.way.Begun(), 1, "how often the watches have begun again")
+		})
+	}
 }
 
 // A process that was killed while its first renewal was under way, which the next one of its host finds only after its own name was free, has ended: the next one works.

@@ -39,8 +39,9 @@ const (
 // An ownLease is the state of this node's own node lease.
 type ownLease struct {
 	quorum.Self
-	lease *coordinationv1.Lease // as written last; nil: it must be read before it is written
-	info  string                // its NodeAnnotation
+	lease   *coordinationv1.Lease // as written last; nil: it must be read before it is written
+	written uint64                // the version as written last, or what a restore of etcd has made of it
+	info    string                // its NodeAnnotation
 
 	began, epochAt time.Time // when this process held it first, and in its epoch
 	restarts       []int64   // as in vip.NodeInfo; see recentRestarts
@@ -113,7 +114,6 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	if o.EpochOver {
 		known = nil
 	}
-	shown := l.watch.shown
 	timeout, short := l.o.RenewDeadline/2, false
 	switch {
 	case o.lease == nil || o.EpochOver:
@@ -131,12 +131,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 			// No answer: its API server or etcd's leader has died. Another try, no failure, over another connection.
 			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
-		return func() {
-			if err == nil && version(got) <= shown && l.watch.shown >= shown {
-				l.setRestored()
-			}
-			l.applyRenewal(got, sent, err)
-		}
+		return func() { l.applyRenewal(got, sent, err) }
 	})
 }
 
@@ -319,7 +314,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		if o.failing {
 			l.o.Log.Info("the node lease is renewed again")
 		}
-		o.lease, o.Renewed, o.failing = got, sent, false
+		o.lease, o.written, o.Renewed, o.failing = got, version(got), sent, false
 		l.changed = l.changed || l.about.Excluded != "" // for StopTold
 		l.watch.renewals = addRenewal(l.watch.renewals, got, now)
 		o.shortTries, o.firstTry = 0, 0

@@ -28,8 +28,7 @@ type Store interface {
 }
 
 type watch struct {
-	shown  uint64            // the newest version of any Lease that it has shown: it has shown all that are older
-	own    uint64            // that of this node's lease; 0: it shows none
+	own    uint64            // the version of this node's lease that it has shown; 0: it shows none
 	fenced map[string]uint64 // by node: the version that this node's own fence has written, until it is shown
 
 	// To a node whose watch shows none of its renewals all others are silent (checkWatch): these are the renewals since
@@ -54,7 +53,6 @@ func addRenewal(all []renewal, got *coordinationv1.Lease, at time.Time) []renewa
 func (l *Leases) readCache(now time.Time) {
 	changed, dropped := l.store.TakeChanges()
 	for _, x := range changed {
-		l.watch.shown = max(l.watch.shown, version(x))
 		switch node := l.nodeOf(keyOf(x)); {
 		case node == "":
 		case node == l.o.Node:
@@ -125,14 +123,15 @@ func (l *Leases) dropped(x *coordinationv1.Lease, now time.Time) {
 	}
 }
 
-// setRestored has all watches begin again after a restore of etcd, which a renewal has shown; nothing written before
-// counts until a later renewal shows, but the table as seen last. mu is held.
-func (l *Leases) setRestored() {
-	l.watch.shown, l.changed = 0, true
+// checkRestored takes a read past the watch, of an earlier version than was known when it began, for a restore of etcd:
+// all watches begin again, and nothing from before counts, but the table as seen last. mu is held.
+func (l *Leases) checkRestored(x *coordinationv1.Lease, known uint64) {
+	if version(x) >= known {
+		return
+	}
 	clear(l.watch.fenced)
-	l.table.version, l.table.stale = 0, true
-	l.watchAgain("etcd was restored from an earlier backup, so that versions begin again, and watches may show " +
-		"nothing: all that is watched is listed again")
+	l.table.version, l.table.stale, l.changed = 0, true, true
+	l.watchAgain("etcd was restored from an earlier backup, and watches may show nothing: all is listed again")
 }
 
 func (l *Leases) watchAgain(why string) {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -149,7 +150,7 @@ func TestLostWrite(t *testing.T) {
 		if !n1.serves("a") {
 			t.Fatal("n1 does not serve")
 		}
-		restore()
+		restore(0)
 		n1.mend()
 		n2.mend()
 		time.Sleep(500 * time.Millisecond)
@@ -179,7 +180,7 @@ func TestRestoredAtTheBeginning(t *testing.T) {
 		n1.fault(func(f *leasetest.Faults) { f.Lag = time.Second })
 		run(func(error) {})
 		time.Sleep(500 * time.Millisecond)
-		restore()
+		restore(0)
 		n1.mend()
 		time.Sleep(10 * time.Second)
 		n1.want("a")
@@ -209,7 +210,7 @@ func TestRestoredWhileAWatchGoesOn(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		check.Equal(t, serving("a", n1, n2), "n2", "who serves before")
 		n2.fault(func(f *leasetest.Faults) { f.WatchesOn = true })
-		restore()
+		restore(0)
 		before := s.Writes()
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			if n1.serves("a") || !n2.serves("a") {
@@ -218,6 +219,94 @@ func TestRestoredWhileAWatchGoesOn(t *testing.T) {
 		}
 		check.Between(t, s.Writes()-before, 0, 65, "writes in a minute, of which 30 of each node are renewals")
 		check.Equal(t, ownerIn(t, s, "a"), "n2", "the owner in the table")
+	})
+}
+
+// However etcd goes on to count after a restore from a backup in which the table is older: it is written again as nodes have
+// seen it, and then units are placed, handed over and taken from the dead as ever.
+func TestRestored(t *testing.T) {
+	for name, tt := range map[string]struct {
+		bump   uint64
+		others int  // Leases that others write before any node renews
+		on     bool // watches go on from their last version
+	}{
+		"versions begin again":                         {},
+		"versions are soon as high":                    {others: 1000},
+		"versions are soon as high, and watches go on": {others: 1000, on: true},
+		"bumped":                    {bump: 1e9},
+		"bumped, and watches go on": {bump: 1e9, on: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withThree(t, func(t *testing.T, a *network, n1, n2, n3 *node) {
+				plan := func(unit, to string) {
+					for _, n := range []*node{n1, n2, n3} {
+						n.pass.Lock()
+						n.plans[unit] = to
+						clear(n.gives)
+						n.pass.Unlock()
+						n.plan()
+					}
+				}
+				restore := a.api.Snapshot()
+				n1.give("n2", "a")
+				others(t, a.api, 500)
+				time.Sleep(30 * time.Second)
+				before, conflicts := tableOf(t, a.api).Number, a.api.Conflicts()
+				for _, n := range []*node{n1, n2, n3} {
+					n.fault(func(f *leasetest.Faults) { f.WatchesOn = tt.on })
+				}
+				restore(tt.bump)
+				others(t, a.api, tt.others)
+				time.Sleep(period + time.Second)
+				if got := tableOf(t, a.api); got.Number <= before || !n2.serves("a") {
+					t.Errorf("the table has number %d after %d, n2 serves a: %v", got.Number, before, n2.serves("a"))
+				}
+				plan("c", "n1")
+				waitServes(t, n1, "c", time.Second)
+				n2.give("n3", "a")
+				waitServes(t, n3, "a", time.Second)
+				plan("a", "n1")
+				n3.kill()
+				a.setBetween(vip.Dead, "n3")
+				waitServes(t, n1, "a", time.Second)
+				if n := a.api.Conflicts() - conflicts; n > 10 {
+					t.Errorf("%d writes were refused", n)
+				}
+			})
+		})
+	}
+}
+
+// A node whose lease is not in the backup, as the table is not, finds by the table that it writes that etcd was restored.
+func TestRestoredToBeforeTheNode(t *testing.T) {
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
+		restore := s.Snapshot()
+		n1.want("a")
+		others(t, s, 500)
+		time.Sleep(10 * time.Second)
+		n1.fault(func(f *leasetest.Faults) { f.WatchesOn = true })
+		restore(0)
+		time.Sleep(period + 3*time.Second)
+		if got := n1.way.Begun(); got != 1 || !n1.serves("a") || ownerIn(t, s, "a") != "n1" {
+			t.Errorf("the watches have begun again %d times; n1 serves: %v\n%s", got, n1.serves("a"), s.Trace(10))
+		}
+	})
+}
+
+// A read that the watch overtakes shows no restore of etcd.
+func TestOvertakenRead(t *testing.T) {
+	withOne(t, func(t *testing.T, s *leasetest.Server, n1 *node) {
+		n1.want("a")
+		time.Sleep(5 * time.Second)
+		n1.fault(func(f *leasetest.Faults) { f.AnswerDelay = 300 * time.Millisecond })
+		annotateLease(t, s, nodeKey("n1"), FencedAnnotation, "1") // it reads the table in its next epoch
+		for i := range 200 {
+			annotateLease(t, s, tableKey, "another", fmt.Sprint(i))
+			time.Sleep(20 * time.Millisecond)
+		}
+		if got := n1.way.Begun(); got != 0 || n1.Tenure().Epoch == 1 {
+			t.Errorf("the watches have begun again %d times, the epoch is %d", got, n1.Tenure().Epoch)
+		}
 	})
 }
 
@@ -231,7 +320,7 @@ func TestRestoredWhileTheWatchIsStuck(t *testing.T) {
 		others(t, s, 500)
 		time.Sleep(3 * time.Second)
 		n2.fault(func(f *leasetest.Faults) { f.WatchCut = true })
-		restore()
+		restore(0)
 		annotateLease(t, s, nodeKey("n2"), FencedAnnotation, "1")
 		before := s.Writes()
 		time.Sleep(20 * time.Second)

@@ -16,7 +16,7 @@ import (
 type Faults struct {
 	Lag         time.Duration // between an event and the cache showing it
 	Delay       time.Duration // of a request
-	AnswerDelay time.Duration // of the answer to a write, which has taken effect by then
+	AnswerDelay time.Duration // of the answer to a write, which has taken effect by then, or to a read
 	Cut         bool          // nothing goes through
 	Broken      bool          // requests fail, and do not arrive
 	WatchCut    bool          // only the watch is cut
@@ -182,6 +182,7 @@ func (c *Client) Get(ctx context.Context, namespace, name string) (*coordination
 	if err := c.delay(ctx); err != nil {
 		return nil, err
 	}
+	defer func() { time.Sleep(c.Faults().AnswerDelay) }()
 	if l := c.Lease(vip.Key{Namespace: namespace, Name: name}); l != nil {
 		return l, nil
 	}

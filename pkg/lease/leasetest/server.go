@@ -210,16 +210,16 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// Snapshot returns a function that restores all as it is now, while versions go on, like a restore of etcd. Watches
-// begin again with a list, except with WatchesOn.
-func (s *Server) Snapshot() (restore func()) {
+// Snapshot returns a function that restores all as it is now, as etcd does: Leases have the versions that they had, and
+// further versions go on from the last one, and bump. Watches begin again with a list, except with WatchesOn.
+func (s *Server) Snapshot() (restore func(bump uint64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	objects, version := maps.Clone(s.objects), s.version
-	return func() {
+	return func(bump uint64) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.objects, s.version = maps.Clone(objects), version
+		s.objects, s.version = maps.Clone(objects), version+bump
 		s.firstEvent, s.events = s.firstEvent+len(s.events)+1, nil
 		close(s.changed)
 		s.changed = make(chan struct{})
