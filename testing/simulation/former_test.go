@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -16,13 +17,16 @@ type formerCheck struct {
 	unanswered int // rounds in a row
 }
 
-// check replaces the CheckFormer that p makes; other kinds are left out.
+// check replaces the CheckFormer and CheckNeighbor that p makes; other kinds are left out.
 func (p *process) check(want []vip.AddressCheck) ([]vip.AddressCheck, error) {
 	p.n.c.mu.Lock()
 	defer p.n.c.mu.Unlock()
-	before := p.former
-	p.former = map[netip.Addr]*formerCheck{}
+	before, silent := p.former, p.neighbors
+	p.former, p.neighbors = map[netip.Addr]*formerCheck{}, map[netip.Addr]time.Time{}
 	for _, w := range want {
+		if w.Kind == vip.CheckNeighbor {
+			p.neighbors[w.Addr] = silent[w.Addr]
+		}
 		if w.Kind != vip.CheckFormer {
 			continue
 		}
@@ -47,14 +51,33 @@ func (p *process) askFormer(ctx context.Context) {
 				continue
 			}
 			x.unanswered++
-			if n.transmits && n.receives && slices.ContainsFunc(n.c.answers(a, n.side), func(o *node) bool { return slices.Contains(strings.Fields(x.want.AllowedMACs), o.name) }) {
+			if n.reaches(n) && slices.ContainsFunc(n.c.answers(a, n.side), func(o *node) bool { return slices.Contains(strings.Fields(x.want.AllowedMACs), o.name) }) {
 				x.unanswered = 0
 			}
 			poke = poke || x.unanswered == 3
+		}
+		for a, since := range p.neighbors {
+			if silent := !n.reaches(n.c.nodes[a.As4()[3]-1]); !silent || since.IsZero() {
+				p.neighbors[a] = quorum.Since(since, silent, time.Now())
+			}
 		}
 		n.c.mu.Unlock()
 		if poke {
 			p.agent.Poke()
 		}
 	}
+}
+
+// unanswered returns the own addresses of nodes that have not answered for as long as l2 takes to be sure, while another node, or the gateway on side 0, is heard.
+func (p *process) unanswered() (found []netip.Addr) {
+	n := p.n
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	for a, since := range p.neighbors {
+		if !since.IsZero() && time.Since(since) > 5*time.Second && (n.reaches(n) && n.side == 0 || slices.ContainsFunc(n.c.nodes, func(o *node) bool { return o != n && n.reaches(o) })) {
+			found = append(found, a)
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found
 }

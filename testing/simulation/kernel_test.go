@@ -212,11 +212,11 @@ func (n *node) sendAnnouncements(addrs []netip.Addr) {
 	c.mu.Lock()
 	poke := map[*node]bool{}
 	for _, a := range addrs {
-		if !n.transmits || n.proc == nil || n.has(hung) {
+		if !n.transmits && !c.apart || n.proc == nil || n.has(hung) {
 			break
 		}
 		for _, o := range c.listeners[a] {
-			if o == n || !o.receives || o.side != n.side {
+			if o == n || !c.apart && (!o.receives || o.side != n.side) {
 				continue
 			}
 			now := time.Now()
@@ -233,11 +233,16 @@ func (n *node) sendAnnouncements(addrs []netip.Addr) {
 	}
 }
 
+// reaches reports whether frames of n on the VIPs' link come to o, and back.
+func (n *node) reaches(o *node) bool {
+	return n.c.apart || n.transmits && n.receives && o.transmits && o.receives && n.side == o.side
+}
+
 // answers returns the nodes that answer for an address on one side of the LAN now.
 func (c *cluster) answers(a netip.Addr, side int) (who []*node) {
 	now := time.Now()
 	for _, n := range c.bound[a] {
-		if n.transmits && n.receives && n.side == side && now.Before(n.kernel[a].until) {
+		if n.reaches(n) && (n.side == side || c.apart) && now.Before(n.kernel[a].until) {
 			who = append(who, n)
 		}
 	}
@@ -249,7 +254,11 @@ func (c *cluster) answers(a netip.Addr, side int) (who []*node) {
 // It is called whenever a kernel, a cable, a side or a process has changed, and each 20 ms
 // for as long as two answer.
 func (c *cluster) checkOwners(a netip.Addr) {
-	for side := range 2 {
+	sides := 2
+	if c.apart {
+		sides = 1
+	}
+	for side := range sides {
 		w := addrOnSide{a, side}
 		who := c.answers(a, side)
 		if c.mustAnswer && len(who) == 0 && side == 0 {

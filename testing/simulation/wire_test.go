@@ -66,6 +66,16 @@ func newWire(c *cluster, r *rand.Rand) *wire {
 	return w
 }
 
+// forget has the other nodes know n no more, as long after its node lease is gone.
+func (w *wire) forget(n *node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.views {
+		g := &w.views[i][n.id]
+		*g = peerView{round: g.round + 1}
+	}
+}
+
 // A processWire is the wire as a process sees it: lease.Options.Peers and Gateway.
 type processWire struct {
 	*wire

@@ -30,6 +30,7 @@ type size struct {
 	gap             time.Duration // between faults, on average; 0: faults end only by another call of toggle
 	skew            float64       // limit of a clock's error: 0.01 is 1 %
 	timing          quorum.Timing // zero: defaultTiming
+	apart           bool          // VIPs are on eth1, which has no faults; heartbeats on eth0
 }
 
 var (
@@ -130,7 +131,9 @@ type process struct {
 	stop    context.CancelFunc
 	done    chan struct{}
 
-	former map[netip.Addr]*formerCheck // whether former owners still answer; guarded by the cluster's mutex
+	// both are guarded by the cluster's mutex
+	former    map[netip.Addr]*formerCheck // whether former owners still answer
+	neighbors map[netip.Addr]time.Time    // nodes' own addresses that are asked for, and since when nobody answers
 }
 
 func newCluster(t *testing.T, s size) *cluster {
@@ -152,6 +155,7 @@ func newCluster(t *testing.T, s size) *cluster {
 			Addresses: []netip.Addr{ownAddress(i)},
 			Ports:     []vip.Port{{Protocol: "TCP", Port: 80}},
 			Endpoints: vip.Endpoints{WithoutNode: true},
+			Interface: c.link(),
 		})
 	}
 	for i := range s.nodes {
@@ -162,6 +166,14 @@ func newCluster(t *testing.T, s size) *cluster {
 		})
 	}
 	return c
+}
+
+// link is that of VIPs.
+func (s size) link() string {
+	if s.apart {
+		return "eth1"
+	}
+	return "eth0"
 }
 
 // ownAddress is the address that Service i requests first. The next address is requested by no
@@ -280,6 +292,7 @@ func (n *node) start() {
 			p.awaitRunning()
 			n.c.mu.Unlock()
 			info := n.info()
+			info.Unanswered = p.unanswered()
 			if p.agent.Stopping() {
 				info.Excluded = "it is stopping"
 			}
@@ -426,10 +439,21 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 	return want
 }
 
+// address is n's own on eth0, or with apart that on eth1; VIPs are in the network of the last.
+func (n *node) address(link int) netip.Prefix {
+	if link == 1 || !n.c.apart {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 255, byte(n.id + 1)}), 16)
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 16)
+}
+
 func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n.id + 1)}), 24)}}}, Options: &vip.NodeOptions{Services: !n.noServices, ARP: true, CommonOptions: n.rules().CommonOptions}}
+	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name, Prefixes: []netip.Prefix{n.address(0)}}}, Options: &vip.NodeOptions{Services: !n.noServices, ARP: true, CommonOptions: n.rules().CommonOptions}}
+	if n.c.apart {
+		info.Links = append(info.Links, vip.Link{Name: "eth1", Up: true, MAC: n.name, Prefixes: []netip.Prefix{n.address(1)}})
+	}
 	if n.has(excluded) {
 		info.Excluded = "it is excluded"
 	}
@@ -449,7 +473,7 @@ func (p *process) Observe(w *vip.World) {
 	}
 	n.expire(w.Now)
 	for a, b := range n.kernel {
-		bound := vip.Address{Addr: a, Bits: 32, Link: "eth0"}
+		bound := vip.Address{Addr: a, Bits: 32, Link: n.c.link()}
 		if b.by == p { // the kernel does not know the lease
 			bound.Lease = b.lease
 		}
