@@ -211,7 +211,7 @@ func TestDeletedNodeLeaseIsWaitedForNoMore(t *testing.T) {
 				}
 			}
 			check.OK(t, s.Remove(nodeKey("n1"), ""))
-			time.Sleep(vip.AddressLifetime + vip.AddressRemovalDelay + time.Second)
+			time.Sleep(deadline + vip.AddressRemovalDelay)
 			for _, n := range []*node{n2, n3} {
 				if until := n.member("n1").AnswersUntil; time.Until(until) > 0 {
 					t.Errorf("its node lease is deleted %v after the fence, and n1 may answer until %v from now on, by what %s knows", after, time.Until(until), n.name)

@@ -121,7 +121,7 @@ func (e *evaluation) updatePeers() {
 		if !m.status.SilentSince.IsZero() && p.status.SilentSince.IsZero() {
 			p.heardAgainAt = e.Now
 		}
-		p.updateAnswersUntil(before, e.Now)
+		p.updateAnswersUntil(before, e.Timing, e.Now)
 		p.updateIsolated(e.Now)
 		p.yieldedSince = Since(p.yieldedSince, p.yielded(), e.Now)
 		e.peers[node], known[node] = p, p.memory
@@ -141,19 +141,21 @@ func (p *peer) updateIsolated(now time.Time) {
 }
 
 // updateAnswersUntil notes since when p's claims are void: its kernel may answer while an address lives.
-func (p *peer) updateAnswersUntil(known bool, now time.Time) {
+func (p *peer) updateAnswersUntil(known bool, t Timing, now time.Time) {
 	if p.activeEpoch != 0 && (p.Over || p.Epoch > p.activeEpoch) || !known && p.Over {
-		p.loseClaims(cmp.Or(p.activeEpoch, p.Epoch), now)
+		p.loseClaims(cmp.Or(p.activeEpoch, p.Epoch), t, now)
 	}
 	if p.activeEpoch = 0; p.active() {
 		p.activeEpoch = p.Epoch
 	}
 }
 
-// loseClaims stores until when the kernel may answer for VIPs whose claims are now void, once for each epoch.
-func (m *memory) loseClaims(epoch int64, now time.Time) {
+// loseClaims stores until when the kernel may answer for VIPs whose claims are now void, once for each epoch. A node
+// may not know: its right is by its last renewal, which came before the fence, and addresses end with it (pkg/netif).
+func (m *memory) loseClaims(epoch int64, t Timing, now time.Time) {
 	if m.lostEpoch != epoch {
-		m.lostEpoch, m.answersUntil = epoch, now.Add(vip.KernelAnswers)
+		m.lostEpoch = epoch
+		m.answersUntil = now.Add(max(vip.KernelAnswers, t.knowsTime()+vip.AddressRemovalDelay))
 	}
 }
 
@@ -322,11 +324,11 @@ func (e *evaluation) listPeers() {
 			(p.lost(e.Timing, e.Now) || p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
 			e.d.Released[node] = true
 			e.d.Changed = e.d.Changed || p.lostEpoch != p.Epoch
-			p.loseClaims(p.Epoch, e.Now)
+			p.loseClaims(p.Epoch, e.Timing, e.Now)
 		}
 		switch {
 		case p.mayHoldUnheard(e.Timing, e.Now):
-			p.answersUntil = e.Now.Add(vip.KernelAnswers)
+			p.answersUntil = Later(p.answersUntil, e.Now.Add(vip.KernelAnswers))
 		case p.status.ProcessEnded && e.Now.Sub(p.Changed) > e.Timing.late(): // fenced, maybe: the table may show it first
 			p.answersUntil = Later(p.answersUntil, Later(p.status.HeardAt, p.Changed).Add(vip.KernelAnswers))
 		}

@@ -25,10 +25,9 @@ import (
 
 const (
 	// each evaluation with a quorum extends the tenure to so long from now
-	holdTime  = vip.AddressLifetime + time.Second
-	tolerance = time.Second // how long a condition may fail before it ends something
-	// how long all holders must have the same proposals
-	agreementTime = 200 * time.Millisecond
+	holdTime      = vip.AddressLifetime + time.Second
+	tolerance     = time.Second            // how long a condition may fail before it ends something
+	agreementTime = 200 * time.Millisecond // how long all holders must have the same proposals
 	// restartMargin is for the fence and new claims: heirs wait for VIPs to end, not VIPs for them.
 	restartMargin  = 500 * time.Millisecond
 	minRestartTime = 500 * time.Millisecond
@@ -155,8 +154,7 @@ type memory struct {
 	yieldedSince time.Time // zero: it has not yielded
 	activeEpoch  int64     // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
 	lostEpoch    int64     // the last epoch of which its claims became void
-	// when its kernel has removed its VIPs since then, or since it last mayHoldUnheard
-	answersUntil time.Time
+	answersUntil time.Time // when its kernel has removed its VIPs since then, or since it last mayHoldUnheard
 	heardAgainAt time.Time // when it was last heard after it had been silent
 	alive        bool      // Decision.Alive, when this node last renewed in time
 	isolatedIn   int64     // the epoch in which it began to say that it is isolated, as it still does; 0: it does not

@@ -968,27 +968,33 @@ func TestAnswersUntil(t *testing.T) {
 				v.pass(3100*time.Millisecond, true)
 			}, 3100 * time.Millisecond},
 		{"its process has ended just now", func(v *view) { v.set(ended, 2, 2); v.pass(time.Second, true) }, 0},
-		{"its process has ended, and it was fenced", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(time.Second, true) }, 5250 * time.Millisecond},
-		{"for longer than its addresses live", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(6300*time.Millisecond, true) }, 0},
+		{"its process has ended, and it was fenced", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(time.Second, true) }, 10250 * time.Millisecond},
+		{"for longer than it may not know that", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(11300*time.Millisecond, true) }, 0},
 		{"its kernel does not answer on the link of heartbeats: on others it may", func(v *view) {
 			v.set(well.is(vip.Dead).with(func(n *node) { n.gone = true }).with(fenced), 2, 2)
 			v.pass(time.Second, true)
-		}, 5250 * time.Millisecond},
+		}, 10250 * time.Millisecond},
 		{"another process is heard, which has not removed them yet", func(v *view) {
 			v.set(ended.with(fenced), 2, 2)
 			v.pass(2*time.Second, true)
 			v.set(well, 2, 2)
 			v.pass(time.Second, true)
-		}, 3250 * time.Millisecond},
-		{"was heard, and fenced all the same", func(v *view) { v.set(well.with(fenced), 2, 2); v.pass(time.Second, true) }, 5250 * time.Millisecond},
+		}, 8250 * time.Millisecond},
+		{"was heard, and fenced all the same", func(v *view) { v.set(well.with(fenced), 2, 2); v.pass(time.Second, true) }, 10250 * time.Millisecond},
 		{"acts on no claim, and was fenced; its addresses may be there until its next pass", func(v *view) {
 			v.set(cut.with(func(n *node) { n.tenure = false }).with(fenced), 2, 2)
 			v.pass(time.Second, true)
-		}, 5250 * time.Millisecond},
+		}, 10250 * time.Millisecond},
 		{"is not heard, and was fenced an hour ago: it may hold on with others, without the API server", func(v *view) {
 			v.set(suspect.with(fenced), 2, 2)
 			v.pass(time.Hour, true)
 		}, vip.AddressLifetime + vip.AddressRemovalDelay},
+		{"is not heard, was fenced, and then nobody answers for it: it may still have its right", func(v *view) {
+			v.set(suspect.with(fenced), 2, 2)
+			v.pass(time.Second, true)
+			v.set(suspect.is(vip.Dead).with(func(n *node) { n.gone = true }).with(fenced), 2, 2)
+			v.pass(6*time.Second, true)
+		}, 4250 * time.Millisecond},
 		{"is not heard, and does not renew: it may act on what was moved to it without the API server", func(v *view) {
 			v.set(suspect, 2, 2)
 			v.pass(3100*time.Millisecond, true)
@@ -1009,8 +1015,8 @@ func TestAnswersUntil(t *testing.T) {
 			if tt.want == 0 && !got.IsZero() || tt.want > 0 && got.Sub(v.now) != tt.want {
 				t.Errorf("it answers for %v from now on, want %v", got.Sub(v.now), tt.want)
 			}
-			if v.others["n4"].fenced && v.d.AnswersUntil["n4"].Sub(v.now) != 5250*time.Millisecond {
-				t.Errorf("n4 answers for %v from now on, want 5.25 s", v.d.AnswersUntil["n4"].Sub(v.now))
+			if v.others["n4"].fenced && v.d.AnswersUntil["n4"].Sub(v.now) != 10250*time.Millisecond {
+				t.Errorf("n4 answers for %v from now on, want 10.25 s", v.d.AnswersUntil["n4"].Sub(v.now))
 			}
 		})
 	}

@@ -1,0 +1,62 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/quorum"
+)
+
+// TestCutOffButForTheVIPs: VIPs are on a link without heartbeats. Half of the nodes lose both others, the API server and the gateway there, and live on:
+// the other half fences them at once, and binds nothing that they answer for until their right has ended by their own clock.
+func TestCutOffButForTheVIPs(t *testing.T) {
+	late := quorum.Timing{LeaseDuration: 60 * time.Second, RenewDeadline: 40 * time.Second, RetryPeriod: 2 * time.Second}
+	for _, timing := range []quorum.Timing{defaultTiming, kubeVIPTiming, late} {
+		for _, nodes := range []int{2, 4} {
+			for _, power := range []bool{false, true} {
+				t.Run(fmt.Sprint(timing.RenewDeadline, " ", nodes, " nodes, power ", power), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						c := newCluster(t, size{nodes: nodes, services: 20, timing: timing, apart: true})
+						c.wire = newWire(c, rand.New(rand.NewPCG(1, 41)))
+						c.run(rand.New(rand.NewPCG(1, 42)), 1, func(*rand.Rand, *node) {
+							time.Sleep(30 * time.Second)
+							c.mu.Lock()
+							c.strict, c.maxSilence = true, 300*time.Millisecond
+							if power {
+								c.maxSilence = 1500 * time.Millisecond
+							}
+							c.mu.Unlock()
+							for _, n := range c.nodes[:nodes/2] {
+								if power {
+									n.kill(true)
+								}
+								n.toggle(cut)
+								n.toggle(otherSide)
+							}
+							time.Sleep(time.Minute)
+							c.mu.Lock()
+							for _, n := range c.nodes[:nodes/2] {
+								if len(n.kernel) > 0 {
+									t.Errorf("%s still has %d VIPs", n.name, len(n.kernel))
+								}
+							}
+							c.strict, c.maxSilence = false, 0
+							c.mu.Unlock()
+							for _, n := range c.nodes[:nodes/2] {
+								n.toggle(cut)
+								n.toggle(otherSide)
+								if power {
+									n.start()
+								}
+							}
+						})
+					})
+				})
+			}
+		}
+	}
+}
