@@ -19,7 +19,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	for name, p := range l.peers {
 		all = append(all, vip.Member{
 			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, APIUnreached: p.noAPI,
-			HeardAt:  p.lastHeard(),
+			HeardAt: p.lastHeard(), Heard: l.statuses[name].Liveness == vip.Alive,
 			Unproven: !p.renewed && p.heardAt.IsZero(), AnswersUntil: l.decision.AnswersUntil[name], Stalled: p.stalled,
 			Stable: p.stable(now), Info: p.info,
 		})

@@ -25,6 +25,19 @@ func TestDead(t *testing.T) {
 	})
 }
 
+// Where heartbeats are exchanged only a node is asked for that they do not show to be alive: another hears nothing of it, or it hears nothing.
+func TestHeard(t *testing.T) {
+	withThree(t, func(t *testing.T, a *network, n1, _, _ *node) {
+		for _, l := range []vip.Liveness{vip.Alive, vip.Suspect, vip.Unknown, vip.Alive} {
+			a.setLiveness("n1", "n2", l)
+			time.Sleep(time.Second)
+			if heard := n1.member("n2").Heard; heard != (l == vip.Alive) {
+				t.Errorf("n2 is %v to n1, and heard %v", l, heard)
+			}
+		}
+	})
+}
+
 // A node that is cut off from the LAN sees the others die one by one. It fences none of
 // them: the heartbeats of those that are still alive are overdue.
 func TestCutOffFromLAN(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Heartbeats show who is heard on the link of VIPs. On other links nodes ask each other by ARP or NDP
-// (vip.CheckNeighbor), and publish who does not answer (vip.NodeInfo.Unanswered). A node for which two say so gets no
-// VIP there while another is heard, and hands over its own (docs/why.md, "Verification").
+// Heartbeats show who is heard on the link of VIPs. Who is not, as one booted with a dead link, and all on other links,
+// are asked by ARP or NDP (vip.CheckNeighbor); who does not answer is published (vip.NodeInfo.Unanswered). A node for
+// which two say so gets no VIP there while another is heard, and hands over its own (docs/why.md, "Verification").
 
 const (
 	neighborWitnesses = 3
@@ -92,7 +92,7 @@ func (n *member) unheardLink(need *requirements) string {
 	return ""
 }
 
-// watchNeighbors asks for other nodes on links without heartbeats.
+// watchNeighbors asks for other nodes, where no heartbeats show that they are heard.
 func (c *addressChecks) watchNeighbors(units []*unit) {
 	if c.self == nil || !c.self.Alive {
 		return
@@ -106,12 +106,12 @@ func (c *addressChecks) watchNeighbors(units []*unit) {
 		}
 	}
 	for _, l := range c.self.Info.Links { // in a fixed order
-		if !used[l.Name] || !l.Up || l.MAC == "" || len(l.Prefixes) == 0 || l.Name == c.self.Info.HeartbeatLink() {
+		if !used[l.Name] || !l.Up || l.MAC == "" || len(l.Prefixes) == 0 {
 			continue
 		}
-		all := c.neighborsOn(l.Prefixes[0].Masked())
+		all, heartbeats := c.neighborsOn(l.Prefixes[0].Masked()), l.Name == c.self.Info.HeartbeatLink()
 		for _, n := range all {
-			if n.member != c.self && n.addr != l.Prefixes[0].Addr() && c.isWitness(n, all) {
+			if n.member != c.self && n.addr != l.Prefixes[0].Addr() && !(heartbeats && n.Heard) && c.isWitness(n, all) {
 				c.addCheck(vip.AddressCheck{Addr: n.addr, Link: l.Name, Kind: vip.CheckNeighbor, Owner: n.Name})
 			}
 		}

@@ -86,7 +86,7 @@ func TestUnheardNodeGetsNothing(t *testing.T) {
 	}
 }
 
-// On links with VIPs other than that of heartbeats, each node's address is asked for by three others, or all.
+// On links with VIPs each node's address is asked for by three others, or all; on that of heartbeats only if they don't hear it.
 func TestNeighborsAreWatched(t *testing.T) {
 	for _, nodes := range []int{3, 12} {
 		w := vlanWorld()
@@ -121,11 +121,17 @@ func TestNeighborsAreWatched(t *testing.T) {
 	}
 	w = vlanWorld()
 	for i := range w.Members {
-		w.Members[i].Info.Interface, w.Members[i].Info.HeartbeatInterface = "lo", "eth1"
+		w.Members[i].Info.Interface, w.Members[i].Info.HeartbeatInterface, w.Members[i].Heard = "lo", "eth1", i != 1
 	}
+	asked := 0
 	for _, x := range Make(rules(), w).AddressChecks {
 		if x.Kind == vip.CheckNeighbor && x.Link == "eth1" {
-			t.Errorf("%s is asked for though heartbeats are exchanged on that link", x.Addr)
+			if asked++; x.Owner != "n2" {
+				t.Errorf("%s is asked for on the link of heartbeats though it is heard there", x.Owner)
+			}
 		}
+	}
+	if asked != 1 {
+		t.Errorf("%d are asked for on the link of heartbeats, want the one that is not heard", asked)
 	}
 }

@@ -25,7 +25,7 @@ func newCluster(nodes int, services []vip.Service) *cluster {
 	c.world.Members = nil
 	for i := range nodes {
 		name := fmt.Sprintf("n%02d", i)
-		c.world.Members = append(c.world.Members, vip.Member{Name: name, Epoch: 1, Alive: true, Info: info(true)})
+		c.world.Members = append(c.world.Members, vip.Member{Name: name, Epoch: 1, Alive: true, Heard: true, Info: info(true)})
 		c.views[name] = map[vip.Key]vip.Claim{}
 	}
 	return c

@@ -80,7 +80,7 @@ func world(services ...vip.Service) vip.World {
 		Heard:  map[netip.Addr]vip.HeardAnnouncement{}, HealthChecked: map[vip.Key]bool{},
 	}
 	for i := 1; i <= 3; i++ {
-		m := vip.Member{Name: fmt.Sprintf("n%d", i), Epoch: 7, Alive: true, Info: info(true)}
+		m := vip.Member{Name: fmt.Sprintf("n%d", i), Epoch: 7, Alive: true, Heard: true, Info: info(true)}
 		m.Info.Links = slices.Clone(m.Info.Links)
 		m.Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.77.0.1%d/24", i)), netip.MustParsePrefix("fd77::200/64")}
 		w.Members = append(w.Members, m)

@@ -83,8 +83,7 @@ type NodeInfo struct {
 	LivenessOff string `json:"livenessOff,omitempty"`
 	// HeartbeatKeys is the IDs of its keys (Peers.KeyIDs), the newest first; none while LivenessOff.
 	HeartbeatKeys []string `json:"heartbeatKeys,omitempty"`
-	// Unanswered is other nodes' addresses, on links without heartbeats, that nobody answers for, while other hosts are
-	// heard (CheckNeighbor); sorted.
+	// Unanswered is other nodes' addresses that nobody answers for, while others are heard (CheckNeighbor); sorted.
 	Unanswered []netip.Addr `json:"unanswered,omitempty"`
 	// Suspects is nodes that are Suspect for a while, sorted.
 	Suspects []string `json:"suspects,omitempty"`
@@ -222,6 +221,7 @@ type Member struct {
 	Epoch int64 // which life of the announcer this is
 	Alive bool  // its node lease is renewed, not fenced, and it is not dead by heartbeats
 	Gone  bool  // it is dead by heartbeats, and its kernel is silent on their link
+	Heard bool  // it is alive by heartbeats: it is heard, and hears this node
 	// APIUnreached: its heartbeats say that it does not reach the API server.
 	APIUnreached bool `json:",omitempty"`
 	// AnswersUntil: until then its kernel may answer for others' VIPs: it lost its claims, and has ended, hangs, or does
