@@ -106,7 +106,7 @@ func TestInfo(t *testing.T) {
 				eth0 2001:db8::52/128 temporary
 				eth0 fe80::5/64 linkscope
 				eth1 10.1.0.5/32
-				eth1 10.1.0.50/32 deprecated
+				eth1 10.1.0.50/32 permanent
 				eth1 2001:db8:1::5/64
 				eth1 2001:db8:1::50/128
 				eth2 2001:db8:2::5/64 tentative

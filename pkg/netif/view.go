@@ -121,7 +121,7 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 			v.bound = append(v.bound, entry)
 		case !a.global || a.temporary || !a.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
 		// no VIP may be it, but this node can't use it, and if another host has it (DADFAILED) never will
-		case a.tentative, a.deprecated && a.prefix.IsSingleIP() && !l.loopback:
+		case a.tentative, a.unleased && a.prefix.IsSingleIP() && !l.loopback:
 			if !l.byHerald() {
 				p.others = append(p.others, a.prefix)
 			}

@@ -425,3 +425,18 @@ func TestAdvertisedWithoutOwner(t *testing.T) {
 		t.Errorf("events %+v, want one: %s\n%s", p.Events, vip.VIPAnnounced, got)
 	}
 }
+
+// Packets to a VIP that kube-proxy leaves alone, by the Service or else the option, are nobody's to refuse.
+func TestUntranslatedRoutes(t *testing.T) {
+	w := withSessions(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", func(s *vip.Service) { s.IPMode = vip.ModeProxy }),
+		svc("c", "10.77.0.52", func(s *vip.Service) { s.IPMode = vip.ModeVIP })))
+	for option, want := range map[vip.IPMode][]bool{vip.ModeVIP: {false, true, false}, vip.ModeProxy: {true, true, false}} {
+		var got []bool
+		for _, x := range Make(bgpRules(func(r *Rules) { r.IPMode = option }), w).Routes {
+			got = append(got, x.Untranslated)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("svc_ipmode=%s: %v, want %v", option, got, want)
+		}
+	}
+}
