@@ -33,7 +33,9 @@ func TestMessages(t *testing.T) {
 		check.Equal(t, time.Until(got.Lease.Renews), 30*time.Minute, "renews, at half of the lease, in")
 		after(c, 31*time.Minute)
 		messages := w.messages()
-		check.Same(t, []string{"DISCOVER", "REQUEST", "REQUEST"}, w.kinds(), "sent")
+		if check.Same(t, []string{"DISCOVER", "REQUEST", "REQUEST"}, w.kinds(), "sent"); t.Failed() {
+			return
+		}
 		discover, _ := dhcpv4.FromBytes(messages[0].b)
 		check.Equal(t, string(discover.GetOneOption(dhcpv4.OptionClientIdentifier)), "host", "client identifier")
 		if discover.HostName() != "host" || !discover.IsBroadcast() || discover.RequestedIPAddress().String() != "10.0.0.50" || discover.ServerIdentifier() != nil {

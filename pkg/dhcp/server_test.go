@@ -211,7 +211,7 @@ func TestSilentWithoutTenure(t *testing.T) {
 	d.tenure.Store(false)
 	d.put(l.request(vip.IPv4))
 	time.Sleep(1500 * time.Millisecond) // long enough for a second message
-	check.Lacks(t, server.out.String(), "it asked", "DHCPDISCOVER")
+	check.Lacks(t, server.out.String(), "DHCPDISCOVER")
 	d.tenure.Store(true)
 	d.await(30*time.Second, "a lease", leased)
 }

@@ -310,7 +310,11 @@ func TestStatusForbidden(t *testing.T) {
 	statusBubble(t, func(t *testing.T, d *statusTest) {
 		want := d.fill(20)
 		for times := 1; times <= 2; times++ {
-			d.refusing(apierrors.NewForbidden(schema.GroupResource{Resource: "services/status"}, "x", errors.New("no")), func(vip.Key) bool { return true })
+			d.set(func() {
+				d.refuse = func(k vip.Key) error {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "services/status"}, k.Name, errors.New("no"))
+				}
+			})
 			for i := range want {
 				want[i].VIPHost = fmt.Sprint("n", times)
 			}

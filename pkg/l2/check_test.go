@@ -305,12 +305,12 @@ func TestDefend(t *testing.T) {
 		// It goes. Three rounds of probes have to say so: a host may answer at times only.
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(19 * time.Second)
-		check.Lacks(t, r.results(), "too early", "OK")
+		check.Lacks(t, r.results(), "OK")
 		time.Sleep(15 * time.Second)
 		r.hasResult(t, "gone", "OK, cleared", 1, "")
 		r.lan.takeFrames()
 		time.Sleep(time.Minute)
-		check.Lacks(t, r.lan.takeFrames(), "nobody claims it", "who has")
+		check.Lacks(t, r.lan.takeFrames(), "who has")
 		// It is back.
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		r.checkResults(t, "back", "10.0.0.9 defend 0.00s ago: 02:00:00:00:00:ff")
@@ -333,7 +333,7 @@ func TestNoDefenceOfWhatIsNotAnnounced(t *testing.T) {
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		r.lan.announce("eth0", "10.0.0.8", 0xff)
 		time.Sleep(30 * time.Second)
-		check.Lacks(t, r.lan.takeFrames(), "announced", "request")
+		check.Lacks(t, r.lan.takeFrames(), "request")
 	})
 }
 
@@ -382,7 +382,7 @@ func TestVerify(t *testing.T) {
 			r.lan.setHosts("eth0", addr, 0x11, 0xff)
 			time.Sleep(9 * time.Second)
 			r.hasResult(t, "two answer", " 02:00:00:00:00:ff", 1, "foreign_mac 1")
-			check.Lacks(t, r.results(), "two answer", ":11")
+			check.Lacks(t, r.results(), ":11")
 			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(30 * time.Second)
 			r.hasResult(t, "one answers", "OK, cleared", 1, "")

@@ -159,7 +159,7 @@ func TestFormerOwnerInAFlood(t *testing.T) {
 			r.checkResults(t, tt.name+", not for long enough", "")
 			if tt.within == 0 {
 				flooded(time.Minute)
-				check.Lacks(t, r.results(), tt.name, "no answer")
+				check.Lacks(t, r.results(), "no answer")
 				return
 			}
 			flooded(tt.within - slowAfter + time.Second)

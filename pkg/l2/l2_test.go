@@ -258,7 +258,7 @@ func TestLinkChanges(t *testing.T) {
 			time.Sleep(2300 * time.Millisecond)
 			frames := r.lan.takeFrames()
 			check.Equal(t, strings.Contains(frames, "arp reply 10.0.0.9 "+step.mac), step.works, "%s: announced from the beginning, in\n%s", step.name, frames)
-			check.Lacks(t, frames, step.name+": the other link's address, from the beginning", "reply 10.0.0.1")
+			check.Lacks(t, frames, "reply 10.0.0.1")
 			if got := r.poked(); got != step.pokes && step.pokes >= 0 {
 				t.Errorf("%s: poked %d times, want %d", step.name, got, step.pokes)
 			}
@@ -329,8 +329,8 @@ func TestHeardAnnouncements(t *testing.T) {
 		r.lan.changeLink("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })
 		time.Sleep(1100 * time.Millisecond)
 		r.lan.announce("eth0", "10.0.0.9", 0x0c)
-		check.Lacks(t, r.heardText(), "heard itself", ":0c")
-		check.Lacks(t, r.lan.takeFrames(), "announced what was only to be listened for", "10.0.0.9")
+		check.Lacks(t, r.heardText(), ":0c")
+		check.Lacks(t, r.lan.takeFrames(), "10.0.0.9")
 		check.Equal(t, check.Metric(t, "", r.metrics.heard), 5, "herald_announcements_heard_total")
 	})
 }

@@ -314,6 +314,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		if o.failing {
 			l.o.Log.Info("the node lease is renewed again")
 		}
+		l.checkRestored(got, o.written)
 		o.lease, o.written, o.Renewed, o.failing = got, version(got), sent, false
 		l.changed = l.changed || l.about.Excluded != "" // for StopTold
 		l.watch.renewals = addRenewal(l.watch.renewals, got, now)

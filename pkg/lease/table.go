@@ -133,6 +133,9 @@ func (t *Table) text() string {
 	if len(text) > maxNew {
 		text = t.briefText(t.Number, t.Number-1)
 	}
+	if len(text) > maxAnnotations {
+		text = t.briefText(t.Number, t.Number)
+	}
 	return text
 }
 
@@ -144,7 +147,7 @@ func (t *Table) briefText(few, fewest int64) string {
 			e.At, e.Cause, e.Former, e.Transitions = time.Time{}, "", e.Former[:min(1, len(e.Former))], min(e.Transitions, 1)
 		}
 		if e.Number <= fewest {
-			e.Number, e.Former = 1, nil
+			e.Number, e.Former = t.newest[quorum.ClaimText(e.Owner, e.Epoch)], nil // one for each owner
 		}
 		units[k] = e
 	}

@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -340,10 +341,18 @@ func TestTableIsBounded(t *testing.T) {
 		t.Errorf("units: %v, of the first %d before", have, hogs)
 	}
 	var all []change
-	for i, k := range slices.SortedFunc(maps.Keys(base.Units), vip.Key.Compare) {
-		all = append(all, change{unit: k, owner: fmt.Sprintf("node-%d.example.com", i%100), epoch: 1795857165, cause: strings.Repeat("silent ", 30)})
+	for step := range 2 { // at last from a hundred owners to a hundred
+		all = nil
+		for i, k := range slices.SortedFunc(maps.Keys(base.Units), vip.Key.Compare) {
+			all = append(all, change{unit: k, owner: fmt.Sprintf("node-%d.example.com", i/(1+99*step)%100), epoch: 1795857165, cause: strings.Repeat("silent ", 30)})
+		}
+		place(all)
 	}
-	place(all)
+	for k, e := range check.Value(parseTable(base.lease(nil, "kube-system", "n1", began)))(t).Units {
+		if e.Number < base.newest[quorum.ClaimText(e.Owner, e.Epoch)] {
+			t.Fatalf("%s has number %d: nobody would see whether its owner knows", k, e.Number)
+		}
+	}
 	if base.Units[all[0].unit].Owner != all[0].owner {
 		t.Error("what is there does not move")
 	}

@@ -223,7 +223,7 @@ func TestLinkGoes(t *testing.T) {
 		synctest.Wait()
 		check.Equal(t, len(check.Value(r.Set(t.Context(), want))(t)), 2, "addresses")
 		time.Sleep(10 * time.Second)
-		check.Lacks(t, r.log.Take(), "log", "WARN")
+		check.Lacks(t, r.log.Take(), "WARN")
 	})
 }
 

@@ -40,6 +40,7 @@ func allLimits(a, via netip.Addr) vip.Egress {
 func (r *rig) addPod() {
 	r.t.Helper()
 	sh(r.t, `ip netns add pod
+ip netns exec pod sysctl -qw net.ipv6.conf.default.accept_dad=0
 ip link add pod0 type veth peer name eth0 netns pod
 ip link set pod0 netns n1 up
 ip -n n1 addr add 10.1.1.1/24 dev pod0

@@ -95,7 +95,7 @@ func TestInvalidIsDropped(t *testing.T) {
 		c.wants(t, "n2")
 	}
 	hold(t, "n2", tables.Invalid, nil)
-	check.Lacks(t, sh(t, "ip netns exec n2 nft list tables"), "tables that are left", "herald")
+	check.Lacks(t, sh(t, "ip netns exec n2 nft list tables"), "herald")
 	c := r.dial(vip4)
 	c.wants(t, "n2")
 	r.sendBeyondWindow(c.Conn)
@@ -135,9 +135,8 @@ ip netns exec n3 sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0
 	tables := New(check.Log(t))
 	hold(t, "n1", tables.Invalid, both)
 	for _, to := range both {
-		began := time.Now()
-		if _, err := r.dialPort("client", to, 80); !errors.Is(err, syscall.ECONNREFUSED) || time.Since(began) > time.Second {
-			t.Errorf("a connection to %s ended with %v after %v, want it refused at once", to, err, time.Since(began))
+		if _, err := r.dialPort("client", to, 80); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("a connection to %s ended with %v, want it refused", to, err)
 		}
 		if err := r.echo(to); !errors.Is(err, syscall.ECONNREFUSED) { // before UDP, of which all that is refused counts for net.ipv4.icmp_ratelimit
 			t.Errorf("an echo request to %s ended with %v, want it refused", to, err)

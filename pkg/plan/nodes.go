@@ -152,7 +152,7 @@ func (all *nodes) excludeLabelled(objects map[string]vip.Node) {
 		case o.ExclusionLabel != "":
 			labelled = append(labelled, n)
 		case o.Name != "":
-			counts = counts || n.Info.Excluded == "" && n.refusal != stoppingRefusal
+			counts = counts || n.Info.Excluded == "" && n.refusal != stoppingRefusal && !o.ShuttingDown
 		}
 	}
 	for _, n := range labelled {

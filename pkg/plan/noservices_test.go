@@ -111,6 +111,7 @@ func TestNoServicesControlPlane(t *testing.T) {
 func TestNoServicesExclusionLabel(t *testing.T) {
 	for name, change := range map[string]func(*vip.World){
 		"svc_enable=false":       func(w *vip.World) { *w = withoutServices(*w, "n3") },
+		"it is shut down":        func(w *vip.World) { w.Nodes[2].ShuttingDown = true },
 		"its taint":              func(w *vip.World) { w.Nodes[2].Excluded = "it has a taint" },
 		"it stops":               func(w *vip.World) { memberNamed(w, "n3").Info.Excluded = "its Herald is stopping" },
 		"this node, which stops": func(w *vip.World) { w.Self, w.Stopping = "n3", true },
@@ -124,8 +125,9 @@ func TestNoServicesExclusionLabel(t *testing.T) {
 		w := held(world(svc("a", "10.77.0.60")), "a", "n3")
 		w.Nodes = allNodes(vip.Node{Name: "n1", ExclusionLabel: "x"}, vip.Node{Name: "n2", ExclusionLabel: "x"})
 		change(&w)
-		if !slices.ContainsFunc(newNodes(&w).alive, func(n *member) bool { return n.Name != "n3" && n.whyExcluded() == "" }) {
-			t.Errorf("%s: nobody may have Services", name)
+		nobody := !slices.ContainsFunc(newNodes(&w).alive, func(n *member) bool { return n.Name != "n3" && n.whyExcluded() == "" })
+		if r := Make(rules(), w).Verdicts[0].Reason; nobody || r == vip.NoEligibleNode {
+			t.Errorf("%s: nobody may have Services: %v, %s", name, nobody, r)
 		}
 	}
 }
