@@ -20,8 +20,8 @@ const (
 	moveTime = 5 * time.Second
 	// earlyProbers is how many nodes probe new addresses of a unit that nobody holds.
 	earlyProbers = 4
-	// heldBackAfter is when a waiting VIP is reported: no kernel answers so long after its Herald.
-	heldBackAfter = vip.KernelAnswers + time.Second
+	// heldBackAfter is when a waiting VIP is reported: so long after a fence no kernel answers (quorum.memory.loseClaims).
+	heldBackAfter = 2 * vip.KernelAnswers
 )
 
 // addressChecks plans the AddressChecks of this node, and reports their results.
