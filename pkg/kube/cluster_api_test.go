@@ -605,12 +605,13 @@ func TestNamespacedPermissions(t *testing.T) {
 	api.allow(t, "narrow", locks, leasePermissions)
 	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own,
 		Leases: []vip.Key{{Namespace: locks, Name: "kubevip-web"}}})
+	r.create(t, ns, "web", "192.168.7.101")
+	r.create(t, foreign, "web", "192.168.7.102")
 	check.Run(t, r)
 	check.Run(t, r.Statuses)
 	check.Run(t, r.Events)
-	r.create(t, foreign, "web", "192.168.7.102")
-	key := r.web(t, ns, "192.168.7.101")
-	r.poked.until(t, "Synced", r.Synced)
+	key := vip.Key{Namespace: ns, Name: "web"}
+	r.poked.until(t, "the Service", func() bool { return r.Synced() && r.service(key) != nil })
 	if r.service(vip.Key{Namespace: foreign, Name: "web"}) != nil {
 		t.Error("it sees a Service of another namespace")
 	}

@@ -94,7 +94,7 @@ func readService(o *corev1.Service) *cachedService {
 	}
 	s.readPorts(o.Spec.Ports)
 	s.Local = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	if !leftAloneByKubeProxy(o) { // else nobody answers there
+	if s.NoKubeProxy = leftAloneByKubeProxy(o); !s.NoKubeProxy { // else nobody answers there
 		s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
 	}
 	s.ClientIPAffinity = o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP

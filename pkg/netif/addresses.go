@@ -252,7 +252,7 @@ func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest
 		if !there {
 			a = kernelAddress{addressKey: b.addressKey, global: true}
 		}
-		a.marked, a.unleased = true, false
+		a.marked, a.permanent = true, false
 		r := n.renewed[b.addressKey]
 		if r == nil {
 			r = &renewal{}

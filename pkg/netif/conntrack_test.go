@@ -284,7 +284,7 @@ func TestTentativeAddresses(t *testing.T) {
 		data := append(head.Serialize(), nl.NewRtAttr(unix.IFA_ADDRESS, net.ParseIP("2001:db8::5")).Serialize()...)
 		data = append(data, nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(flags)).Serialize()...)
 		c, ok := parseChange(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWADDR}, Data: data})
-		if !ok || c.address.tentative != want || c.address.unleased != (flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_PERMANENT) != 0) {
+		if !ok || c.address.tentative != want || c.address.permanent != (flags&unix.IFA_F_PERMANENT != 0) {
 			t.Errorf("flags %#x: %v, %+v, want tentative %v", flags, ok, c.address, want)
 		}
 	}

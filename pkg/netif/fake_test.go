@@ -42,7 +42,7 @@ type fakeAddr struct {
 }
 
 // newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
-// veth, vlan, vrf, loopback, herald for a macvlan of Herald, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 marked" (also: tentative, temporary, secondary, deprecated, permanent, linkscope) and
+// veth, vlan, vrf, loopback, herald for a macvlan of Herald, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 marked" (also: tentative, temporary, secondary, permanent, linkscope) and
 // "default 4 eth0 100 10.0.0.1" (family, link, metric, gateway).
 func newFake(lines string) *fakeKernel {
 	k := &fakeKernel{links: map[int]link{}, addrs: map[addressKey]*fakeAddr{}, checks: map[bool]*time.Timer{}, subscriptions: map[*fakeSubscription]bool{}}
@@ -99,8 +99,8 @@ func (k *fakeKernel) parse(words []string) {
 				e.temporary = true
 			case "secondary":
 				e.secondary = true
-			case "deprecated", "permanent":
-				e.unleased = true
+			case "permanent":
+				e.permanent = true
 			case "linkscope":
 				e.global = false
 			default:

@@ -126,7 +126,7 @@ func (n *Interfaces) readAll() (bool, error) {
 			delete(n.renewed, key)
 			lost = true
 		case !n.kernel.keepsMark():
-			a.marked, a.secondary, a.unleased = true, false, false
+			a.marked, a.secondary, a.permanent = true, false, false
 			s.addresses[key] = a
 		}
 	}
@@ -177,7 +177,7 @@ func (n *Interfaces) contradicts(c change) bool {
 		return !c.gone && c.address.marked && !(there && known.marked)
 	}
 	if !n.kernel.keepsMark() {
-		c.address.marked, c.address.secondary, c.address.unleased = true, false, false
+		c.address.marked, c.address.secondary, c.address.permanent = true, false, false
 	}
 	return c.gone || *c.address != known
 }

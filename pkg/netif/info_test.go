@@ -38,6 +38,23 @@ func describeInfo(i vip.NodeInfo) string {
 	return b.String()
 }
 
+// A static single address is no own one for VIPs, but BGP may have sessions from it.
+func TestLinksHaveStaticAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newFake(`
+			link 1 lo loopback
+			link 2 eth0 up
+			eth0 10.1.0.5/32 permanent
+			default 4 eth0 100 10.1.0.1`), func(o *Options) { o.Interface, o.AllowNotUp = "eth0", true })
+		for _, l := range r.Links() {
+			if l.Name == "eth0" {
+				check.Equal(t, fmt.Sprint(l.Prefixes), "[10.1.0.5/32]", "addresses of eth0")
+			}
+		}
+		check.Equal(t, len(r.Info().Links[0].Prefixes), 0, "own addresses for VIPs")
+	})
+}
+
 func TestInfo(t *testing.T) {
 	tests := []struct {
 		name      string
@@ -101,7 +118,7 @@ func TestInfo(t *testing.T) {
 				eth0 10.0.0.5/24
 				eth0 10.0.0.50/32
 				eth0 2001:db8::5/128
-				eth0 2001:db8::50/128 deprecated
+				eth0 2001:db8::50/128 permanent
 				eth0 2001:db8::51/128 marked
 				eth0 2001:db8::52/128 temporary
 				eth0 fe80::5/64 linkscope
@@ -118,7 +135,7 @@ func TestInfo(t *testing.T) {
 			want: `
 				interface eth0 default eth0
 				eth0 up [10.0.0.5/24 2001:db8::5/128]
-				eth1 up [10.1.0.5/32 2001:db8:1::5/64]
+				eth1 up [2001:db8:1::5/64 10.1.0.5/32]
 				eth2 up tentative [2001:db8:2::/64] []
 				eth3 up [10.3.0.5/24]
 				others [10.0.0.50 10.1.0.50 10.3.0.6 10.244.0.1 2001:db8::50 2001:db8:1::50 2001:db8:2::5 2001:db8:2::50 2001:db8:9::1] gateways [10.0.0.1]`,

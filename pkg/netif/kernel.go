@@ -89,10 +89,8 @@ type kernelAddress struct {
 	tentative bool
 	temporary bool // IPv6: made up for privacy, and replaced every day (RFC 8981)
 	secondary bool // IPv4, without our mark: another address of the link with that network came first
-	// without our mark, and no DHCP server's: permanent, as kube-vip's, or of a preferred lifetime that is over, as an
-	// earlier Herald's where the kernel keeps no mark
-	unleased bool
-	global   bool // its scope
+	permanent bool // without our mark, and without an end, as kube-vip's, and no DHCP server's
+	global    bool // its scope
 }
 
 // A route is a default route.

@@ -110,7 +110,7 @@ func parseAddress(m []byte) (kernelAddress, bool) {
 	a.tentative = flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
 	// The families use one flag for two things. Of our addresses it does not matter.
 	a.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0 && !a.marked
-	a.unleased = flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_PERMANENT) != 0 && !a.marked
+	a.permanent = flags&unix.IFA_F_PERMANENT != 0 && !a.marked
 	a.temporary = head.Family == unix.AF_INET6 && flags&unix.IFA_F_TEMPORARY != 0
 	return a, a.prefix.IsValid()
 }

@@ -120,8 +120,7 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 			}
 			v.bound = append(v.bound, entry)
 		case !a.global || a.temporary || !a.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
-		// no VIP may be it, but this node can't use it, and if another host has it (DADFAILED) never will
-		case a.tentative, a.unleased && a.prefix.IsSingleIP() && !l.loopback:
+		case a.tentative: // no VIP may be it, but this node can't use it, and if another host has it (DADFAILED) never will
 			if !l.byHerald() {
 				p.others = append(p.others, a.prefix)
 			}
@@ -134,7 +133,7 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 			p.all[l.index] = append(p.all[l.index], a.prefix)
 			switch {
 			case l.loopback:
-			case a.secondary, l.byKubeVIP(), l.byHerald() && a.prefix.IsSingleIP():
+			case a.secondary, l.byKubeVIP(), (a.permanent || l.byHerald()) && a.prefix.IsSingleIP():
 				v.unmanaged = append(v.unmanaged, entry)
 			default:
 				p.own[l.index] = append(p.own[l.index], a.prefix)

@@ -110,7 +110,7 @@ func (p *Peers) reload(now time.Time) {
 	case len(keys) == 0:
 		off = "the key is not known yet"
 	case !address.IsValid():
-		off = "this node has no address on the link of VIPs (one of prefix length 32 or 128 counts as a VIP)"
+		off = "this node has no address on the link of VIPs (a permanent one of prefix length 32 or 128 counts as a VIP)"
 	}
 	if p.socket != nil && (off != "" || at != p.at) {
 		p.closeSocket()

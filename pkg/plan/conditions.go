@@ -48,6 +48,9 @@ func (p *facts) conditionsOf(s *service) []vip.Condition {
 			return s.Record.Has(a) && !record.Has(a)
 		})
 	}
+	if s.status == nil && !s.statusOurs && len(s.Ingress) > 0 { // another controller's, which Herald must not clear by it
+		record = s.Record
+	}
 	if keep {
 		record = s.Record
 		if i := slices.IndexFunc(s.Conditions, func(c vip.Condition) bool { return c.Type == vip.Allocated }); i >= 0 {

@@ -126,6 +126,25 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// TestForeignStatusStays: that Herald has written why it serves a Service nowhere makes another controller's status not its own.
+func TestForeignStatusStays(t *testing.T) {
+	r := rules()
+	w := world(svc("a", "10.77.0.50", func(s *vip.Service) {
+		s.Interface, s.Ingress = "nope", []vip.Ingress{{Addr: addr("10.77.0.50")}}
+	}))
+	for pass := range 3 {
+		w.Services[0].Ignore = pass == 2
+		for _, m := range w.Members {
+			w.Self = m.Name
+			p := Make(r, bind(r, w))
+			for _, s := range p.Statuses {
+				check.Equal(t, s.ConditionsOnly, true, "pass %d on %s: only conditions are written", pass, m.Name)
+			}
+			w.Services = withStatuses(w.Services, p)
+		}
+	}
+}
+
 // sameButForTheNode compares lines; which node it is if nobody owns the Service follows from a hash.
 func sameButForTheNode(got, want string) bool {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")

@@ -119,7 +119,7 @@ func (d *dhcp) whyNotOfLink(s *service, a netip.Addr) string {
 	}
 	// whoever answers there could choose an address of others
 	networks := slices.DeleteFunc(slices.Clone(l.Networks()), func(p netip.Prefix) bool {
-		return p.Addr().Is4() != a.Is4() || p.Addr().IsLinkLocalUnicast()
+		return p.Addr().Is4() != a.Is4() || p.Addr().IsLinkLocalUnicast() || p.IsSingleIP()
 	})
 	if len(networks) == 0 || slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return ""

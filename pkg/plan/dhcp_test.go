@@ -639,6 +639,7 @@ func TestLeasedOutsideLink(t *testing.T) {
 		{"of no network there", "192.0.2.2", true, prefixes("10.77.0.11/24"), false},
 		{"of no network there, and any address may be asked for", "192.0.2.2", false, prefixes("10.77.0.11/24"), true},
 		{"of no network there, but of a pool", "192.0.2.130", true, prefixes("10.77.0.11/24"), true},
+		{"the node's address there is by DHCP, too", "192.0.2.2", true, prefixes("10.77.0.11/32"), true},
 		{"the node has no address there", "192.0.2.2", true, prefixes("fd77::11/64"), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	}
 	r.added[prefix] = true
 	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes,
-		Untranslated: cmp.Or(s.IPMode, r.IPMode) == vip.ModeProxy}
+		Untranslated: s.NoKubeProxy || cmp.Or(s.IPMode, r.IPMode) == vip.ModeProxy}
 	if r.BGP != nil {
 		route.Attributes = route.Attributes.WithDefaults(r.BGP.Attributes)
 	}

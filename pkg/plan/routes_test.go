@@ -429,8 +429,9 @@ func TestAdvertisedWithoutOwner(t *testing.T) {
 // Packets to a VIP that kube-proxy leaves alone, by the Service or else the option, are nobody's to refuse.
 func TestUntranslatedRoutes(t *testing.T) {
 	w := withSessions(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", func(s *vip.Service) { s.IPMode = vip.ModeProxy }),
-		svc("c", "10.77.0.52", func(s *vip.Service) { s.IPMode = vip.ModeVIP })))
-	for option, want := range map[vip.IPMode][]bool{vip.ModeVIP: {false, true, false}, vip.ModeProxy: {true, true, false}} {
+		svc("c", "10.77.0.52", func(s *vip.Service) { s.IPMode = vip.ModeVIP }),
+		svc("d", "10.77.0.53", func(s *vip.Service) { s.IPMode, s.NoKubeProxy = vip.ModeVIP, true })))
+	for option, want := range map[vip.IPMode][]bool{vip.ModeVIP: {false, true, false, true}, vip.ModeProxy: {true, true, false, true}} {
 		var got []bool
 		for _, x := range Make(bgpRules(func(r *Rules) { r.IPMode = option }), w).Routes {
 			got = append(got, x.Untranslated)

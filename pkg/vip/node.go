@@ -65,6 +65,9 @@ func OwnPrefixes(all []netip.Prefix, networks ...netip.Prefix) (own []netip.Pref
 			own = append(own, p)
 		}
 	}
+	slices.SortStableFunc(own, func(a, b netip.Prefix) int { // others are in the first one's network
+		return cmp.Compare(a.Bits()/a.Addr().BitLen(), b.Bits()/b.Addr().BitLen())
+	})
 	return own
 }
 
@@ -209,7 +212,7 @@ func (i *NodeInfo) PutFirst(named []netip.Addr) {
 	i.Links = slices.Clone(i.Links)
 	for k := range i.Links {
 		own := slices.Clone(i.Links[k].Prefixes)
-		isNamed := func(p netip.Prefix) bool { return slices.Contains(named, p.Addr()) }
+		isNamed := func(p netip.Prefix) bool { return !p.IsSingleIP() && slices.Contains(named, p.Addr()) }
 		rest := slices.DeleteFunc(slices.Clone(own), isNamed)
 		i.Links[k].Prefixes = append(slices.DeleteFunc(own, func(p netip.Prefix) bool { return !isNamed(p) }), rest...)
 	}

@@ -81,6 +81,7 @@ type Service struct {
 	DHCP DHCP // how an address is asked for if one is 0.0.0.0 or ::
 
 	Local                 bool        // externalTrafficPolicy is Local
+	NoKubeProxy           bool        // a label leaves it to another proxy
 	HealthCheckNodePort   uint16      // spec.healthCheckNodePort; 0 if there is none
 	ClientIPAffinity      bool        // sessionAffinity is ClientIP
 	Ports                 []Port      // in the order of the spec
