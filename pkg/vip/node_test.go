@@ -34,6 +34,12 @@ func TestHeartbeatAddress(t *testing.T) {
 			t.Errorf("link %s: got %v, want %v", tt.link, got, tt.want)
 		}
 	}
+	byDHCP := NodeInfo{Interface: "eth0", Links: []Link{{Name: "eth0", Up: true, Prefixes: OwnPrefixes([]netip.Prefix{
+		netip.MustParsePrefix("2001:db8::5/128"), netip.MustParsePrefix("10.0.0.1/24")})}}}
+	byDHCP.PutFirst([]netip.Addr{netip.MustParseAddr("2001:db8::5")})
+	if got := byDHCP.HeartbeatAddress().String(); got != "10.0.0.1" {
+		t.Errorf("heartbeats by %s, in whose network nobody is, want the one with a network", got)
+	}
 	for named, want := range map[string]string{"10.0.0.2": "10.0.0.2", "fd00::1": "fd00::1", "192.0.2.1": "10.0.0.1"} {
 		info := NodeInfo{Interface: "eth0", Links: links}
 		info.PutFirst([]netip.Addr{netip.MustParseAddr(named)})
