@@ -338,7 +338,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		set(ctx, a.o.Invalid, translatedAddresses(slices.Concat(p.Addresses, bound), p.Routes, gone),
 			"VIPs that only kube-proxy takes packets at", failed)
 	}
-	// before they are bound or advertised, and until that has ended: conntrack remembers what comes in between
+	// before they are bound or advertised, and until that is undone: conntrack remembers what comes in between
 	guard(before.World.Advertised, slices.Concat(before.Plan.Addresses, before.World.Bound)...)
 	have := set(ctx, a.o.Addresses, a.limited(ctx, p), "addresses", failed)
 	if len(p.OpenPorts) == 0 { // once the addresses have gone
