@@ -310,7 +310,7 @@ func (n nodeStatus) barred(now time.Time) string {
 	case n.node.Drained:
 		return "carries no VIP: it is drained; herald undrain " + n.Name + " ends that"
 	case n.node.ShuttingDown:
-		return "carries no VIP: it is being shut down"
+		return "hands over its VIPs: it is being shut down"
 	case n.exclusion.Why != "" && !n.exclusion.Labelled:
 		return "carries no VIP of a Service: " + n.exclusion.Why
 	}

@@ -42,6 +42,9 @@ func controlPlaneHeld(w vip.World, node string) vip.World {
 	return w
 }
 
+// shuttingDown has kubelet say that n1 is being shut down.
+func shuttingDown(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", ShuttingDown: true}) }
+
 func memberNamed(w *vip.World, name string) *vip.Member {
 	return &w.Members[slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == name })]
 }
@@ -90,6 +93,9 @@ func TestControlPlane(t *testing.T) {
 		{"all others' links are down",
 			with(controlPlaneHeld(controlPlaneWorld("n2"), "n1"), func(w *vip.World) { memberNamed(w, "n2").Info.Links[0].Up = false }),
 			"plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
+		{"the owner is shut down", with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), shuttingDown), "plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
+		{"the last one is shut down", with(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), shuttingDown), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
+		{"the last one was shut down, and kubelet can't say yet that it is over", with(controlPlaneWorld("n1"), shuttingDown), "plndr-cp-lock -> n1\ncontrol-plane: VIPClaiming"},
 		{"the owner stops", with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), func(w *vip.World) { w.Stopping = true }),
 			"plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
 		{"the last one stops", with(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), func(w *vip.World) { w.Stopping = true }), "control-plane: NoEligibleNode"},

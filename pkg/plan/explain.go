@@ -134,6 +134,8 @@ func (n *member) whyAfterOthers(need *requirements) string {
 		why = "its BGP sessions are down (herald status says why)"
 	case rankUnheard:
 		why = "the other nodes get no answer from it on the VIP's link (is the VLAN on all ports of the switch?)"
+	case rankShuttingDown:
+		why = shuttingDownFault
 	case rankStalled:
 		why = "its Herald does not follow the table yet"
 	default:

@@ -31,14 +31,19 @@ type member struct {
 	caresForServices bool
 	labels           map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
-	labelsKnown bool
-	notReady    bool            // as Node.NotReady
-	unheard     map[string]bool // the links on which the other nodes get no answer from it
-	hash        uint64
-	units       int // how many it holds, or is about to
+	labelsKnown  bool
+	notReady     bool            // as Node.NotReady
+	shuttingDown bool            // as Node.ShuttingDown
+	unheard      map[string]bool // the links on which the other nodes get no answer from it
+	hash         uint64
+	units        int // how many it holds, or is about to
 }
 
-const isolatedRefusal, stoppingRefusal = "it reaches too few other nodes on the VIPs' link", "its Herald is stopping"
+const (
+	isolatedRefusal   = "it reaches too few other nodes on the VIPs' link"
+	stoppingRefusal   = "its Herald is stopping"
+	shuttingDownFault = "it is being shut down"
+)
 
 const noServicesExclusion = "its Herald announces no Services (svc_enable is false there)"
 
@@ -93,9 +98,6 @@ func newNodes(w *vip.World) *nodes {
 	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
 	// If no member has a Node, Nodes can't be read, or there are none yet: that says nothing.
 	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
-	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
-		return x.Alive && !objects[x.Name].ShuttingDown
-	})
 	common := commonOptions(w.Members, func(x *vip.Member) bool { return x.Alive || x.Name == w.Self })
 	ofAll := commonOptions(w.Members, func(*vip.Member) bool { return true })
 	nobodyCares := !slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Info.AnnouncesServices() })
@@ -104,8 +106,8 @@ func newNodes(w *vip.World) *nodes {
 		o := objects[x.Name]
 		own := x.Info.Options
 		differs := func(from vip.CommonOptions) bool { return own != nil && own.Services && own.CommonOptions != from }
-		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels,
-			labelsKnown: nodesKnown, unheard: make(map[string]bool),
+		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady,
+			shuttingDown: o.ShuttingDown, labels: o.Labels, labelsKnown: nodesKnown, unheard: make(map[string]bool),
 			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !differs(ofAll)}
 		switch {
 		case nodesKnown && !hasNode(x):
@@ -118,9 +120,6 @@ func newNodes(w *vip.World) *nodes {
 		switch {
 		case o.Drained:
 			n.refusal = "it is drained (herald undrain " + x.Name + " ends that)"
-		// VIPs go before their Pods do; while no other node is alive they stay
-		case o.ShuttingDown && othersStay:
-			n.refusal = "it is being shut down"
 		case x.Name == w.Self && w.Stopping: // it drains its routes; the others know from its node lease, before it does
 			n.refusal = stoppingRefusal
 		case x.Info.Isolated:
@@ -203,6 +202,8 @@ const (
 	// its BGP sessions are down, so no router hears of what it advertises (docs/why.md, "Lost BGP sessions")
 	rankNoSession
 	rankUnheard // the other nodes get no answer from it on a link that is needed (docs/why.md, "Verification")
+	// its VIPs go before their Pods do, but the last node keeps them; after a boot kubelet may need a VIP to deny it
+	rankShuttingDown
 	rankStalled // its agent does not follow the table
 )
 
@@ -214,6 +215,8 @@ func (n *member) rankFor(need *requirements) rank {
 	switch {
 	case n.Stalled:
 		return rankStalled
+	case n.shuttingDown:
+		return rankShuttingDown
 	case n.unheardLink(need) != "":
 		return rankUnheard
 	case need.ownerAdvertises && n.lostSessions():

@@ -76,6 +76,8 @@ func (p *placement) betterNode(u *unit) (to *member, cause string) {
 
 func (p *placement) faultHere(u *unit) string {
 	switch {
+	case p.self.shuttingDown:
+		return shuttingDownFault
 	case p.DataPlaneFault != "" && u.requirements.nodeExclusion:
 		return p.DataPlaneFault
 	case p.self.unheardLink(&u.requirements) != "":

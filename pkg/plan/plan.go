@@ -23,8 +23,8 @@
 //	no node is eligible                          Event with the reason of every node
 //
 // The best node is an eligible one of the lowest rank (well, not ready, restarting, with a faulty data plane, off the
-// VIP's network, without BGP sessions, unheard, stalled); of these one that the pools of its addresses prefer most; of
-// these one that holds the fewest units; of these the one with the highest rendezvous hash.
+// VIP's network, without BGP sessions, unheard, shutting down, stalled); of these one that the pools of its addresses
+// prefer most; of these one that holds the fewest units; of these the one with the highest rendezvous hash.
 //
 // Services that share an address or a lease are one unit: they are announced by one node, owned by the lease of the
 // oldest of those that have their address (docs/why.md, "Who has an address").
