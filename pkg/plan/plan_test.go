@@ -108,8 +108,10 @@ func TestUnit(t *testing.T) {
 		{"a renewal is late: clears no status", with(world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now }), "a: NoAddress"},
 		{"Local: only where an endpoint is", held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1"),
 			"kubevip-a -> n3; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
-		{"Local: terminating endpoints count if no other is left",
-			held(world(svc("a", "10.77.0.50", local(), func(s *vip.Service) { s.Endpoints.Terminating = []string{"n1"} })), "a", "n1"),
+		{"Local: terminating endpoints count if no other is left, though kube-proxy's health check does not have them",
+			held(world(svc("a", "10.77.0.50", local(), func(s *vip.Service) {
+				s.Endpoints.Terminating, s.HealthCheckNodePort = []string{"n1"}, 30000
+			})), "a", "n1"),
 			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
 		{"Local: bound once kube-proxy serves it",
 			held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1"),

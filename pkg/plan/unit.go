@@ -64,8 +64,12 @@ func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 		ListenOnly: listenOnly})
 }
 
-// askKubeProxy adds a HealthCheck; true if served, or long silent.
+// askKubeProxy adds a HealthCheck; true if served, or long silent, or if the endpoints here end: they are no longer
+// counted in its answer, though served.
 func (p *draft) askKubeProxy(s *service) bool {
+	if !containsSorted(s.Endpoints.Ready, p.Self) {
+		return true
+	}
 	if !s.healthChecked {
 		s.healthChecked = true
 		p.out.HealthChecks = append(p.out.HealthChecks, vip.HealthCheck{Service: s.Key, Port: s.HealthCheckNodePort,
