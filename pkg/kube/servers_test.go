@@ -342,6 +342,32 @@ func TestSilentServer(t *testing.T) {
 	answers("own")
 }
 
+// A roundTrips answers the next request.
+type roundTrips []func(r *http.Request) (*http.Response, error)
+
+func (all *roundTrips) RoundTrip(r *http.Request) (*http.Response, error) {
+	f := (*all)[0]
+	*all = (*all)[1:]
+	return f(r)
+}
+
+// TestLeftConnection: the pool of connections may learn late that one was closed; a write that would go by it goes by
+// another one.
+func TestLeftConnection(t *testing.T) {
+	sent := ""
+	closed := func(r *http.Request) (*http.Response, error) {
+		check.Value(io.ReadAll(r.Body))(t)
+		return nil, &net.OpError{Op: "write", Err: net.ErrClosed}
+	}
+	works := func(r *http.Request) (*http.Response, error) {
+		sent += string(check.Value(io.ReadAll(r.Body))(t))
+		return &http.Response{}, nil
+	}
+	r := check.Value(http.NewRequest(http.MethodPut, "https://192.0.2.1/", strings.NewReader("a lease")))(t)
+	check.Value((&leavingTransport{next: &roundTrips{closed, closed, works}}).RoundTrip(r))(t)
+	check.Equal(t, sent, "a lease", "sent")
+}
+
 // proxy hands the connections to an address to others in turn, as kube-proxy does.
 func proxy(t *testing.T, from string, to ...string) {
 	t.Helper()

@@ -53,6 +53,14 @@ func (t *leavingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, nil
 	}
 	last, over := t.answered.Load(), conn.Load()
+	if errors.Is(err, net.ErrClosed) && r.Context().Err() == nil && r.GetBody != nil {
+		// It was to go by a connection that was just left: the pool learns of that later.
+		if body, err := r.GetBody(); err == nil {
+			r = r.Clone(r.Context())
+			r.Body = body
+			return t.RoundTrip(r)
+		}
+	}
 	if over == nil || !errors.Is(r.Context().Err(), context.DeadlineExceeded) || last != nil && last.After(sent) {
 		return nil, err
 	}
