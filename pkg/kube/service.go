@@ -212,6 +212,7 @@ func writeIngress(list []vip.Ingress) []corev1.LoadBalancerIngress {
 
 type cachedSlice struct {
 	service vip.Key // to which it belongs
+	family  vip.Family
 	vip.Endpoints
 	addrs []netip.Addr // of pods, or of API servers
 	port  uint16       // of API servers; 0 for pods
@@ -229,7 +230,10 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 	if name == "" || o.AddressType == discoveryv1.AddressTypeFQDN {
 		return nil
 	}
-	s := &cachedSlice{service: vip.Key{Namespace: o.Namespace, Name: name}}
+	s := &cachedSlice{service: vip.Key{Namespace: o.Namespace, Name: name}, family: vip.IPv4}
+	if o.AddressType == discoveryv1.AddressTypeIPv6 {
+		s.family = vip.IPv6
+	}
 	if s.service == kubernetesService && len(o.Ports) > 0 {
 		s.port = uint16(ptr.Deref(o.Ports[0].Port, 0))
 	}
@@ -265,16 +269,30 @@ func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	}
 }
 
-// mergeEndpoints is the Endpoints of a Service, of both families.
-func mergeEndpoints(all iter.Seq[*cachedSlice]) vip.Endpoints {
-	var e vip.Endpoints
+// mergeEndpoints is a Service's Endpoints of families: kube-proxy serves each with its own. With local they are of nodes
+// that serve both families, if any do.
+func mergeEndpoints(all iter.Seq[*cachedSlice], local bool, families ...vip.Family) (e vip.Endpoints) {
 	for s := range all {
-		e.Ready = append(e.Ready, s.Ready...)
-		e.Terminating = append(e.Terminating, s.Terminating...)
-		e.WithoutNode = e.WithoutNode || s.WithoutNode
+		if len(families) == 0 || slices.Contains(families, s.family) {
+			e.Ready = append(e.Ready, s.Ready...)
+			e.Terminating = append(e.Terminating, s.Terminating...)
+			e.WithoutNode = e.WithoutNode || s.WithoutNode
+		}
 	}
 	e.Ready, e.Terminating = sortedUnique(e.Ready), sortedUnique(e.Terminating)
+	if local && len(families) == 2 {
+		others := mergeEndpoints(all, false, families[1]).Local()
+		common := within(mergeEndpoints(all, false, families[0]).Local(), others)
+		if len(common) > 0 {
+			e.Ready, e.Terminating = within(e.Ready, common), within(e.Terminating, common)
+		}
+	}
 	return e
+}
+
+// within keeps those of names that sorted others have, too.
+func within(names, others []string) []string {
+	return slices.DeleteFunc(names, func(n string) bool { _, has := slices.BinarySearch(others, n); return !has })
 }
 
 // sortedUnique sorts names in place and drops duplicates and spare capacity.

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,41 @@ func TestReadSliceConditions(t *testing.T) {
 				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: tt.node, Conditions: tt.c}},
 			})
 			check.Same(t, tt.want, got.Endpoints, "")
+		})
+	}
+}
+
+// kube-proxy serves each family with endpoints of that family alone.
+func TestMergeEndpoints(t *testing.T) {
+	slice := func(family discoveryv1.AddressType, serving bool, nodes ...string) *cachedSlice {
+		o := &discoveryv1.EndpointSlice{AddressType: family,
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}}
+		for _, n := range nodes {
+			o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{NodeName: &n, Addresses: []string{"192.0.2.1"},
+				Conditions: discoveryv1.EndpointConditions{Ready: new(!serving), Serving: new(true), Terminating: &serving}})
+		}
+		return readSlice(o)
+	}
+	const v4, v6 = discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6
+	both := []vip.Family{vip.IPv4, vip.IPv6}
+	for _, tt := range []struct {
+		name     string
+		families []vip.Family
+		local    bool
+		slices   []*cachedSlice
+		want     string
+	}{
+		{"of another family", both[:1], false, []*cachedSlice{slice(v6, false, "n1")}, "[] []"},
+		{"of both families", both, false, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, false, "n1")}, "[n1 n2] []"},
+		{"the Service names no family", nil, false, []*cachedSlice{slice(v6, false, "n1")}, "[n1] []"},
+		{"Local: nodes of both families come first", both, true, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, false, "n1")}, "[n1] []"},
+		{"Local: one that ends serves as well", both, true, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, true, "n2", "n3")}, "[n2] [n2]"},
+		{"Local: no node has both", both, true, []*cachedSlice{slice(v4, false, "n1"), slice(v6, false, "n2")}, "[n1 n2] []"},
+		{"Local: of one family alone", both, true, []*cachedSlice{slice(v4, false, "n1", "n2")}, "[n1 n2] []"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := mergeEndpoints(slices.Values(tt.slices), tt.local, tt.families...)
+			check.Equal(t, fmt.Sprint(got.Ready, got.Terminating), tt.want, "endpoints")
 		})
 	}
 }

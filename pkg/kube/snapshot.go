@@ -167,7 +167,8 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 		err = take(namespace)
 	}
 	for i := range s.Services {
-		s.Services[i].Endpoints = mergeEndpoints(slices.Values(all[s.Services[i].Key]))
+		x := &s.Services[i]
+		x.Endpoints = mergeEndpoints(slices.Values(all[x.Key]), x.Local, x.Families...)
 	}
 	return err
 }
