@@ -26,7 +26,7 @@ var rooms = map[string]room{
 	"cmd/herald":   {3, 4287},
 	"pkg/agent":    {2, 860},
 	"pkg/manifest": {2, 924},
-	"pkg/plan":     {1, 6018},
+	"pkg/plan":     {1, 6022},
 	"pkg/pool":     {1, 1941},
 	"pkg/migrate":  {1, 881},
 	"pkg/kube":     {1, 5362},

@@ -39,7 +39,7 @@ func shown(r Rules, w vip.World) string {
 // A status says what is allocated, an announcement goes by endpoints (docs/why.md, "Endpoints").
 func TestStatusWithoutEndpoints(t *testing.T) {
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
-	kept := func(s *vip.Service) { written("")(s); s.Announcer = "herald" }
+	kept := writtenBy("herald", "")
 	arp, bgp := rules(), bgpRules()
 	arp.Announcer, bgp.Announcer = "herald", "herald"
 	probing := arp
@@ -61,7 +61,7 @@ func TestStatusWithoutEndpoints(t *testing.T) {
 		{"younger than 3 s", arp, world(svc("a", "10.77.0.50", without, func(s *vip.Service) { s.Created = epoch.Add(time.Hour - time.Second) })), ""},
 		{"another address since", arp, world(svc("a", "10.77.0.50", without, kept, func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.51") })), "event a NoEndpoints\n" + shows},
 		{"to be probed first", probing, world(svc("a", "10.77.0.50", without)), "event a NoEndpoints"},
-		{"the address of a gateway is to be probed first", probing, world(svc("a", "10.77.0.50,198.51.100.7", without, kept, func(s *vip.Service) { s.Ingress[1].IPMode = vip.ModeProxy })), "event a NoEndpoints\n" + shows},
+		{"the address of a gateway is to be probed first", probing, world(svc("a", "10.77.0.50,198.51.100.7", without, kept, func(s *vip.Service) { s.Ingress[1].IPMode, s.Record.Named = vip.ModeProxy, s.Addresses[:1] })), "event a NoEndpoints\n" + shows},
 		{"no node has the link", arp, world(svc("a", "10.77.0.50", without, kept, func(s *vip.Service) { s.Interface = "nope" })), "event a NoEndpoints\n" + clears},
 		{"all links are down", arp, with(world(svc("a", "10.77.0.50", without, kept)), down), "event a NoEndpoints\n" + clears},
 		{"its address is refused", arp, world(svc("a", "10.77.0.255", without, kept)), "event a AddressRefused\n" + clears},

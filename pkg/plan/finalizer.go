@@ -42,6 +42,10 @@ func (m *actions) clearWithdrawn() {
 		default:
 			m.reportRejected(s)
 			m.clearStatus(s)
+			// a manifest copied from a Service of Herald's brings the annotations: the status is another controller's
+			if s.Announcer != "" && len(s.Ingress) > 0 && !s.Record.Covers(s.Ingress) {
+				s.status.Ingress, s.status.Finalizer = s.Ingress, vip.LeaveFinalizer
+			}
 		}
 	}
 }

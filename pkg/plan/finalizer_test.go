@@ -33,8 +33,8 @@ func TestFinalizer(t *testing.T) {
 	r.Announcer = "herald"
 	r.Allocation = &Allocation{Lease: key("herald-pools"), Provider: vip.Key{Namespace: "kube-system", Name: "kube-vip-cloud-controller"}}
 	ours := func(s *vip.Service) {
-		written("n1")(s)
-		s.Announcer, s.Finalizer = "herald", true
+		writtenBy("herald", "n1")(s)
+		s.Finalizer = true
 	}
 	deleted := func(s *vip.Service) { s.Deleted = epoch.Add(time.Hour - time.Second) }
 	clusterIP := func(s *vip.Service) { s.LoadBalancer = false }
@@ -87,8 +87,14 @@ func TestFinalizer(t *testing.T) {
 		s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.50"), IPMode: vip.ModeVIP}, {Addr: addr("198.51.100.7"), IPMode: vip.ModeProxy}}
 	}
 	taken := func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("198.51.100.7")}} }
+	copied := func(s *vip.Service) { // with the annotations of another Service; the status is another controller's
+		taken(s)
+		s.Record, s.Class, s.HasClass = vip.Record{}, "other", true
+	}
 	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
 	runPlans(t, finalizers, []planTest{
+		{"copied, and another controller's", r, with(world(svc("a", "10.77.0.50", ours, copied)), pools), "n1: a: 1 addresses, "},
+		{"copied, of another type", r, with(world(svc("a", "10.77.0.50", ours, copied, clusterIP)), pools), "n1: a: 1 addresses, "},
 		{"announced", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound, pools), "n1: a: 1 addresses, add"},
 		{"announced, without pools", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound), "n1: a: 1 addresses, "},
 		{"announced, while the provider runs", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound, pools, provider), "n1: a: 1 addresses, "},
@@ -135,8 +141,8 @@ func TestFinalizerWithIsolatedNode(t *testing.T) {
 	r.Announcer = "herald"
 	for _, writer := range []string{"", "n2"} {
 		for name := range strings.SplitSeq("a b c d e f g h", " ") {
-			w := world(svc(name, "10.77.0.50", written(writer), func(s *vip.Service) {
-				s.Announcer, s.Finalizer, s.Deleted = "herald", true, epoch.Add(time.Hour-time.Second)
+			w := world(svc(name, "10.77.0.50", writtenBy("herald", writer), func(s *vip.Service) {
+				s.Finalizer, s.Deleted = true, epoch.Add(time.Hour-time.Second)
 			}))
 			w.Members[1].Info.Isolated = true
 			got := finalizers(r, w)

@@ -64,6 +64,14 @@ func written(node string) func(*vip.Service) {
 	}
 }
 
+// writtenBy is written by a Herald of that installation, with its Record.
+func writtenBy(announcer, node string) func(*vip.Service) {
+	return func(s *vip.Service) {
+		written(node)(s)
+		s.Announcer, s.Record.Named = announcer, s.Addresses
+	}
+}
+
 func info(up bool) vip.NodeInfo {
 	return vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{
 		{Name: "eth0", Up: up, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.77.0.200/24"), netip.MustParsePrefix("fd77::200/64")}},
