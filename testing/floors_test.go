@@ -32,7 +32,7 @@ var rooms = map[string]room{
 	"pkg/kube":     {1, 5362},
 	"pkg/lease":    {1, 3166},
 	"pkg/peers":    {1, 1935},
-	"pkg/netif":    {1, 2595},
+	"pkg/netif":    {1, 2637},
 	"pkg/l2":       {1, 2058},
 	"pkg/bgp":      {1, 1950},
 	"pkg/bfd":      {1, 684},

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // fakeKernel is a small honest kernel: it keeps links and addresses, lets
@@ -26,7 +28,7 @@ type fakeKernel struct {
 	mu            sync.Mutex
 	links         map[int]link
 	addrs         map[addressKey]*fakeAddr
-	defaults      []route
+	defaults      []route // and those of networks on a link
 	subscriptions map[*fakeSubscription]bool
 	checks        map[bool]*time.Timer // for IPv4 (true) and IPv6: the next look for addresses that have ended
 	bindings      []bindRequest        // every bind that worked
@@ -43,7 +45,7 @@ type fakeAddr struct {
 
 // newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
 // veth, vlan, vrf, loopback, herald for a macvlan of Herald, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 marked" (also: tentative, temporary, secondary, permanent, linkscope) and
-// "default 4 eth0 100 10.0.0.1" (family, link, metric, gateway).
+// "default 4 eth0 100 10.0.0.1" (family, link, metric, gateway), "onlink eth0 2001:db8::/64".
 func newFake(lines string) *fakeKernel {
 	k := &fakeKernel{links: map[int]link{}, addrs: map[addressKey]*fakeAddr{}, checks: map[bool]*time.Timer{}, subscriptions: map[*fakeSubscription]bool{}}
 	for line := range strings.Lines(lines) {
@@ -87,6 +89,8 @@ func (k *fakeKernel) parse(words []string) {
 			r.via = netip.MustParseAddr(words[4])
 		}
 		k.setDefaults(append(k.defaults, r)...)
+	case "onlink":
+		k.setDefaults(append(k.defaults, route{family: vip.IPv6, link: k.index(words[1]), network: netip.MustParsePrefix(words[2])})...)
 	default:
 		e := kernelAddress{addressKey: k.at(words[0], words[1]), global: true}
 		for _, w := range words[2:] {

@@ -39,7 +39,7 @@ func (n *Interfaces) followKernel(ctx context.Context) {
 	}
 }
 
-// followRoutes reads default routes readInterval after a change, to miss no replaced one.
+// followRoutes reads routes readInterval after a change, to miss no replaced one.
 func (n *Interfaces) followRoutes(ctx context.Context) {
 	failed := false
 	for {
@@ -55,7 +55,7 @@ func (n *Interfaces) followRoutes(ctx context.Context) {
 		}
 		if err != nil {
 			if !failed {
-				n.log.Warn("can't follow the kernel's changes of default routes, trying again every second", "err", err)
+				n.log.Warn("can't follow the kernel's changes of routes, trying again every second", "err", err)
 			}
 			mailbox.Sleep(ctx, time.Second-readInterval)
 			n.routesChanged.Send()
@@ -64,7 +64,7 @@ func (n *Interfaces) followRoutes(ctx context.Context) {
 	}
 }
 
-// readRoutes reads the default routes, without n.mu, and reports whether the view differs.
+// readRoutes reads the routes, without n.mu, and reports whether the view differs.
 func (n *Interfaces) readRoutes() (bool, error) {
 	n.mu.Lock()
 	before := n.snapshot

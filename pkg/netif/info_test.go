@@ -149,6 +149,54 @@ func TestInfo(t *testing.T) {
 				vetha 10.244.0.1/32`,
 		},
 		{
+			name: "an address by DHCPv6 is in the longest network that its link has by a route, but not one beside an address of that network",
+			kernel: `
+				link 2 eth0 up
+				link 3 eth1 up
+				link 4 eth2 up
+				link 5 eth3 up
+				link 6 vip0 up herald
+				eth0 10.0.0.5/32
+				eth0 2001:db8::5/128
+				eth0 2001:db8:0:1::5/128
+				eth0 2001:db8::50/128 permanent
+				eth0 2001:db8::51/128 marked
+				eth0 fd00::5/64
+				eth1 2001:db8:1::5/128 tentative
+				eth2 2001:db8:2::5/64
+				eth2 2001:db8:2::50/128
+				eth3 2001:db8:3::5/128
+				vip0 2001:db8::60/128
+				onlink eth0 2001:db8::/48
+				onlink eth0 2001:db8::/64
+				onlink eth0 2001:db8::/56
+				onlink eth1 2001:db8:1::/64
+				onlink eth2 2001:db8:2::/64
+				onlink eth2 2001:db8:3::/64
+				onlink vip0 2001:db8::/64
+				default 6 eth0 100 fe80::1`,
+			want: `
+				interface eth0 default eth0
+				eth0 up [2001:db8::5/64 2001:db8:0:1::5/56 fd00::5/64 10.0.0.5/32]
+				eth1 up tentative [2001:db8:1::/64] []
+				eth2 up [2001:db8:2::5/64]
+				eth3 up [2001:db8:3::5/128]
+				others [2001:db8::50 2001:db8:1::5 2001:db8:2::50] gateways []`,
+			unmanaged: `
+				eth0 2001:db8::50/128
+				eth2 2001:db8:2::50/128
+				vip0 2001:db8::60/128`,
+		},
+		{
+			name: "routes of networks on a link choose no link of VIPs",
+			kernel: `
+				link 2 a up
+				link 3 b up
+				onlink a 2001:db8::/64
+				default 6 b 100`,
+			want: "interface b default b\n a up []\n b up []",
+		},
+		{
 			name: "the default route of IPv4 goes before that of IPv6, a low metric before a high one",
 			kernel: `
 				link 2 a up

@@ -14,7 +14,7 @@ import (
 
 // kernel is what Interfaces needs of the operating system: rtnetlink, but for tests.
 type kernel interface {
-	// read reads all links, addresses and default routes.
+	// read reads all links, addresses and what routes reads.
 	read() (*snapshot, error)
 	// bind adds addresses, or renews and takes over existing ones, with an error for each.
 	bind([]bindRequest) []error
@@ -28,6 +28,7 @@ type kernel interface {
 	resetConnections(netip.Addr, connectionKinds) (int, error)
 	// forgetStale has conntrack forget untranslated flows to addresses, and ended TCP connections.
 	forgetStale([]netip.Addr) error
+	// routes reads default routes and those of IPv6 networks on a link.
 	routes() ([]route, error)
 	keepsMark() bool
 	subscribe() (subscription, error)
@@ -93,23 +94,24 @@ type kernelAddress struct {
 	global    bool // its scope
 }
 
-// A route is a default route.
+// A route is a default route, or that of an IPv6 network on its link.
 type route struct {
-	family vip.Family
-	link   int
-	metric uint32
-	via    netip.Addr // zero: none, or more than one
+	family  vip.Family
+	link    int
+	metric  uint32
+	via     netip.Addr   // zero: none, or more than one
+	network netip.Prefix // zero: it is a default route
 }
 
 // A change is one of link, address and routes.
 type change struct {
 	link    *link
 	address *kernelAddress
-	routes  bool // a default route came or went: read them again
+	routes  bool // a route that matters came or went: read them again
 	gone    bool // link or address was removed
 }
 
-// A snapshot is the state of the kernel's links, addresses and default routes.
+// A snapshot is the state of the kernel's links, addresses and routes.
 type snapshot struct {
 	links     map[int]link   // by index
 	index     map[string]int // of links, by name
@@ -214,6 +216,28 @@ func (s *snapshot) otherLengths(key addressKey) (others []kernelAddress) {
 		}
 	}
 	return others
+}
+
+// prefixByRoute returns a's prefix, or of a single address by DHCPv6 that with the network of its link's longest route.
+func (s *snapshot) prefixByRoute(a kernelAddress) netip.Prefix {
+	if !a.prefix.IsSingleIP() || a.permanent || a.marked || s.links[a.link].byHerald() {
+		return a.prefix
+	}
+	var network netip.Prefix
+	for _, r := range s.routes {
+		if r.link == a.link && r.network.Contains(a.prefix.Addr()) && r.network.Bits() > network.Bits() {
+			network = r.network
+		}
+	}
+	if !network.IsValid() {
+		return a.prefix
+	}
+	for _, o := range s.addresses {
+		if o.link == a.link && !o.marked && o.prefix.Masked() == network { // beside it a may be another program's VIP
+			return a.prefix
+		}
+	}
+	return netip.PrefixFrom(a.prefix.Addr(), network.Bits())
 }
 
 // compare orders routes: IPv4 first, then by metric.

@@ -296,6 +296,57 @@ func TestKernelDefaultRoute(t *testing.T) {
 	r.await(t, "the interface eth1", func() bool { return r.Info().Interface == "eth1" })
 }
 
+// An address by DHCPv6 has the network of the route on its link, which router advertisements make, and which may come after it and go before
+// it. A route by a router makes no network, nor does one of a routing daemon, and each change of such costs nothing.
+func TestKernelNetworkByRoute(t *testing.T) {
+	eth0 := newVeth(t, "eth0")
+	r, _ := kernelRig(t)
+	feed := check.Value(check.Value(openNetlink())(t).subscribe())(t)
+	defer feed.close()
+	check.OK(t, netlink.AddrAdd(eth0, leased(t, "2001:db8::5/128")))
+	check.OK(t, netlink.AddrAdd(eth0, leased(t, "2001:db8:1::5/128")))
+	has := func(want string) {
+		t.Helper()
+		r.await(t, want, func() bool { return fmt.Sprint(r.Info().Links[0].Prefixes) == want })
+	}
+	has("[2001:db8::5/128 2001:db8:1::5/128]")
+	route := func(network string, protocol int, gw string) *netlink.Route {
+		return &netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: check.Value(netlink.ParseIPNet(network))(t), Protocol: netlink.RouteProtocol(protocol), Gw: net.ParseIP(gw)}
+	}
+	const bird = 12
+	byRA, byKernel := route("2001:db8::/64", unix.RTPROT_RA, ""), route("2001:db8:1::/56", unix.RTPROT_KERNEL, "")
+	for _, other := range []*netlink.Route{route("2001:db8:1::/64", bird, ""), route("2001:db8:1::/60", unix.RTPROT_RA, "fe80::1"), route("2001:db8:1::5/128", unix.RTPROT_KERNEL, "")} {
+		check.OK(t, netlink.RouteAdd(other))
+	}
+	check.OK(t, netlink.RouteAdd(byRA))
+	has("[2001:db8::5/64]")
+	check.OK(t, netlink.RouteAdd(byKernel))
+	has("[2001:db8::5/64 2001:db8:1::5/56]")
+	r2, _ := kernelRig(t)
+	check.Equal(t, fmt.Sprint(r2.Info().Links[0].Prefixes), "[2001:db8::5/64 2001:db8:1::5/56]", "addresses at the beginning")
+	check.OK(t, netlink.RouteDel(byRA))
+	has("[2001:db8:1::5/56]")
+	addOther(t, eth0, "10.0.0.5/32")
+	for reads, end := 0, false; !end; {
+		for _, c := range check.Value(feed.receive())(t) {
+			if end = end || c.address != nil && c.address.prefix.Addr().Is4(); c.routes {
+				reads++
+			}
+		}
+		if end {
+			check.Equal(t, reads, 3, "messages for which routes are read")
+		}
+	}
+}
+
+// leased is an address with a lifetime, as a DHCP client adds it.
+func leased(t *testing.T, addr string) *netlink.Addr {
+	t.Helper()
+	a := check.Value(netlink.ParseAddr(addr))(t)
+	a.Flags, a.ValidLft, a.PreferedLft = unix.IFA_F_NODAD, 600, 600
+	return a
+}
+
 // Changes of a bridge's ports are sent in messages of the bridge's own, which are not about the link as such.
 func TestKernelBridgePort(t *testing.T) {
 	eth0 := newVeth(t, "eth0")

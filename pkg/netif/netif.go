@@ -46,7 +46,7 @@ type Interfaces struct {
 	view atomic.Pointer[view] // what others read, without mu
 	wake mailbox.Signal       // renewed is no longer empty
 
-	routesChanged mailbox.Signal // a default route came or went
+	routesChanged mailbox.Signal // a route that matters came or went
 	arrived       mailbox.Signal // justCame is no longer empty
 
 	// mu guards what follows and Macvlans, and lets one change the kernel at a time: a renewal creates a missing address,

@@ -21,7 +21,7 @@ func parseChange(m syscall.NetlinkMessage) (change, bool) {
 		a, ok := parseAddress(m.Data)
 		return change{address: &a, gone: m.Header.Type == unix.RTM_DELADDR}, ok
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return change{routes: true}, isDefaultRoute(m.Data)
+		return change{routes: true}, isRead(m.Data)
 	}
 	return change{}, false
 }
@@ -132,11 +132,23 @@ func switchedIPv6(m syscall.NetlinkMessage) int {
 	return int(binary.NativeEndian.Uint32(link))
 }
 
-func isDefaultRoute(m []byte) bool {
+// isRead reports whether a message is about a route that rtnetlink.routes reads, and not one of many by a CNI.
+func isRead(m []byte) bool {
 	if len(m) < unix.SizeofRtMsg {
 		return false
 	}
-	head := nl.DeserializeRtMsg(m)
-	return head.Dst_len == 0 && head.Table == unix.RT_TABLE_MAIN && head.Type == unix.RTN_UNICAST &&
-		head.Flags&unix.RTM_F_CLONED == 0
+	head, attributes := nl.DeserializeRtMsg(m), m[unix.SizeofRtMsg:]
+	return head.Table == unix.RT_TABLE_MAIN && head.Type == unix.RTN_UNICAST && head.Flags&unix.RTM_F_CLONED == 0 &&
+		(head.Dst_len == 0 || onLink(int(head.Protocol), int(head.Dst_len), attribute(attributes, unix.RTA_DST),
+			attribute(attributes, unix.RTA_GATEWAY)).IsValid())
+}
+
+// onLink returns the IPv6 network of a route that the kernel or a router's advertisement has made of a link, or zero.
+func onLink(protocol, bits int, to, gateway []byte) (network netip.Prefix) {
+	a, _ := netip.AddrFromSlice(to)
+	if (protocol == unix.RTPROT_KERNEL || protocol == unix.RTPROT_RA) && bits > 0 && bits < 128 && gateway == nil &&
+		a.Is6() && a.IsGlobalUnicast() {
+		network = netip.PrefixFrom(a, bits)
+	}
+	return network
 }

@@ -218,15 +218,17 @@ func (k *rtnetlink) routes() (routes []route, err error) {
 			if r.Dst == nil || r.Type != unix.RTN_UNICAST {
 				return true
 			}
-			if bits, _ := r.Dst.Mask.Size(); bits > 0 {
+			bits, _ := r.Dst.Mask.Size()
+			network := onLink(int(r.Protocol), bits, r.Dst.IP, r.Gw)
+			if bits > 0 && !network.IsValid() {
 				return true
 			}
-			found := route{family: vip.IPv4, link: r.LinkIndex, metric: uint32(r.Priority)}
+			found := route{family: vip.IPv4, link: r.LinkIndex, metric: uint32(r.Priority), network: network}
 			if r.Family == netlink.FAMILY_V6 {
 				found.family = vip.IPv6
 			}
 			found.via, _ = netip.AddrFromSlice(r.Gw)
-			if found.link == 0 && len(r.MultiPath) > 0 {
+			if found.link == 0 && len(r.MultiPath) > 0 && bits == 0 {
 				found.link = r.MultiPath[0].LinkIndex
 			}
 			if found.link != 0 {

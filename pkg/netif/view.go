@@ -112,6 +112,7 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 		l := s.links[a.link]
 		entry := vip.Address{Addr: a.prefix.Addr(), Bits: a.prefix.Bits(), Link: l.name}
 		v.local[entry.Addr] = v.local[entry.Addr] || a.marked || l.name == ipvsLink
+		a.prefix = s.prefixByRoute(a)
 		switch {
 		case a.marked && a.tentative:
 		case a.marked:
@@ -146,6 +147,9 @@ func (n *Interfaces) addAddresses(v *view) prefixes {
 // setGateways sets gateways, and returns the link of the first default route, or "".
 func (v *view) setGateways(s *snapshot) (byRoute string) {
 	for _, r := range slices.SortedFunc(slices.Values(s.routes), route.compare) {
+		if r.network.IsValid() {
+			continue
+		}
 		name := s.links[r.link].name
 		byRoute = cmp.Or(byRoute, name)
 		if r.via.IsValid() && !v.gateways[name].IsValid() {
@@ -159,7 +163,7 @@ func (v *view) setGateways(s *snapshot) (byRoute string) {
 func (n *Interfaces) linkByRoute(first string) string {
 	// a lost carrier takes the route away, and the next may be in another network
 	l, there := n.snapshot.linkNamed(n.byRoute)
-	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool { return r.link == l.index })
+	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool { return r.link == l.index && !r.network.IsValid() })
 	if !there || n.snapshot.isPort(l) || l.up && hasRoute {
 		n.byRoute = first
 	}

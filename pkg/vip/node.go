@@ -41,7 +41,7 @@ type Link struct {
 	// it takes no IPv6: net.ipv6.conf.LINK.disable_ipv6, or the kernel has none
 	NoIPv6   bool           `json:"noIPv6,omitempty"`
 	MAC      string         `json:"mac,omitempty"`      // its Ethernet address, as 02:00:00:00:00:0a; "" if it has none
-	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their masks, VIPs left out
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their networks, VIPs left out
 	// TentativeNetworks are of its own addresses that are tentative, or another host's by duplicate address detection: the
 	// link is in these networks, without an address to use.
 	TentativeNetworks []netip.Prefix `json:"tentativeNetworks,omitempty"`
@@ -56,7 +56,7 @@ func (l *Link) Networks() []netip.Prefix {
 }
 
 // OwnPrefixes returns those of a link's addresses that are the node's own, where it is in networks, too: of each family
-// those with a network, beside which a single one may be another program's VIP; or, as by DHCPv6, single ones.
+// those with a network, beside which a single one may be another program's VIP; or, as in clouds, single ones.
 func OwnPrefixes(all []netip.Prefix, networks ...netip.Prefix) (own []netip.Prefix) {
 	networks = slices.DeleteFunc(slices.Concat(all, networks), netip.Prefix.IsSingleIP)
 	for _, p := range all {
