@@ -163,7 +163,9 @@ func (v *view) setGateways(s *snapshot) (byRoute string) {
 func (n *Interfaces) linkByRoute(first string) string {
 	// a lost carrier takes the route away, and the next may be in another network
 	l, there := n.snapshot.linkNamed(n.byRoute)
-	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool { return r.link == l.index && !r.network.IsValid() })
+	hasRoute := slices.ContainsFunc(n.snapshot.routes, func(r route) bool {
+		return r.link == l.index && !r.network.IsValid()
+	})
 	if !there || n.snapshot.isPort(l) || l.up && hasRoute {
 		n.byRoute = first
 	}
