@@ -141,6 +141,35 @@ func TestPasswordRotation(t *testing.T) {
 	}
 }
 
+// Where no link has IPv4, an IPv4 prefix has an IPv6 next hop, and goes only to a router that takes such (RFC 8950): else the session says that it
+// carries no IPv4.
+func TestIPv6NextHop(t *testing.T) {
+	t.Parallel()
+	for n, tt := range map[int]struct {
+		option, want string
+		knows        []string
+	}{
+		63: {"extended next hop off;", "1 false true", []string{"2001:db8::7/128"}},
+		64: {"extended next hop on;", "2 true true", []string{"198.51.100.7/32", "2001:db8::7/128"}},
+	} {
+		t.Run(tt.option, func(t *testing.T) {
+			t.Parallel()
+			r := newRouter(t, n)
+			sh(t, fmt.Sprintf("ip -4 addr flush dev r%[1]d\nip -n r%[1]d -4 addr flush dev eth0", n))
+			r.bird("log stderr all;\n" + strings.Replace(fmt.Sprintf(birdHead, r.v6(), r.here6(), "", "none"), "ipv4 { ", "ipv4 { "+tt.option+" ", 1))
+			s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v6(), AS: 65001})
+			s.advertise("198.51.100.7/32", "2001:db8::7/128")
+			s.up()
+			r.knows(tt.knows...)
+			x := s.Sessions()[0]
+			got := fmt.Sprint(x.Prefixes, x.Takes(netip.MustParseAddr("198.51.100.7")), x.Takes(netip.MustParseAddr("2001:db8::7")))
+			check.Equal(t, got, tt.want, "prefixes, and whether it takes IPv4 and IPv6")
+			out := check.Value(os.ReadFile(r.dir + "/bird.out"))(t)
+			check.Lacks(t, string(out), "nvalid") // BIRD refused nothing
+		})
+	}
+}
+
 // A router behind another one, on another port, asked from an address of ours that the router expects.
 func TestMultihop(t *testing.T) {
 	t.Parallel()

@@ -32,14 +32,6 @@ type endpoints struct {
 // sessionKey is what can't change while a session stands. The identifier is chosen once.
 func (e endpoints) sessionKey() [3]string { return [3]string{e.remote, e.local.String(), e.bind} }
 
-// nextHop is the next hop of prefixes of an address's family, or zero.
-func (e endpoints) nextHop(prefix netip.Addr) netip.Addr {
-	if prefix.Is4() {
-		return e.nextHop4
-	}
-	return e.nextHop6
-}
-
 // findEndpoints determines the endpoints by configuration, links and the kernel's routes, or says what is missing.
 func (p *peer) findEndpoints() (endpoints, error) {
 	c := p.config

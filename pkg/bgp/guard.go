@@ -51,6 +51,7 @@ type progress struct {
 	reason         string // why it is not established, or ""
 	router         open   // what the router said of itself; zero before
 	noIPv4, noIPv6 bool
+	noHop6         bool // it takes no IPv6 next hop of IPv4 prefixes
 }
 
 // newGuard is a guard that listens for GoBGP; report gets each new state once run runs.
@@ -256,15 +257,16 @@ func (s *session) receive() *refusal {
 		if refused != nil {
 			return refused
 		}
+		if now := s.in.received; now != before { // before GoBGP, so that it sends only what the router takes
+			s.started = s.started || now == 2
+			state := []string{"", "openconfirm", vip.Established}[now]
+			s.tell(progress{state: state, router: s.in.router, noIPv4: s.in.noIPv4, noIPv6: s.in.noIPv6,
+				noHop6: s.in.noHop6})
+		}
 		if pass != nil {
 			if _, err := s.gobgp.Write(pass); err != nil {
 				return &refusal{} // GoBGP has ended it
 			}
-		}
-		if now := s.in.received; now != before {
-			s.started = s.started || now == 2
-			state := []string{"", "openconfirm", vip.Established}[now]
-			s.tell(progress{state: state, router: s.in.router, noIPv4: s.in.noIPv4, noIPv6: s.in.noIPv6})
 		}
 	}
 }

@@ -170,10 +170,11 @@ func (o open) find(code bgp.BGPCapabilityCode) (value []byte, ok bool) {
 	return value, ok
 }
 
-// names reports whether the OPEN has a capability with just this value.
+// names reports whether the OPEN has a capability with this value, or with it among others of its size.
 func (o open) names(code bgp.BGPCapabilityCode, value ...byte) bool {
 	return slices.ContainsFunc(o.capabilities, func(c capability) bool {
-		return bgp.BGPCapabilityCode(c.code) == code && bytes.Equal(c.value, value)
+		return bgp.BGPCapabilityCode(c.code) == code && slices.ContainsFunc(
+			slices.Collect(slices.Chunk(c.value, len(value))), func(x []byte) bool { return bytes.Equal(x, value) })
 	})
 }
 
@@ -225,6 +226,7 @@ type inbound struct {
 	router   open // what the router said of itself
 	noIPv4   bool // the router takes no routes of the family
 	noIPv6   bool
+	noHop6   bool // nor IPv4 routes with an IPv6 next hop
 
 	alive     time.Time          // when GoBGP was told last that the router lives
 	refreshes map[byte]time.Time // when GoBGP was last told to send all routes again, by address family
@@ -277,6 +279,7 @@ func (in *inbound) takeOpen(m message) (message, *refusal) {
 		return nil, refuse(2, 7, data, "neither IPv4 nor IPv6 unicast is activated for this node")
 	}
 	in.router, in.noIPv4, in.noIPv6 = o, named && !v4, !v6
+	in.noHop6 = !o.names(bgp.BGP_CAP_EXTENDED_NEXTHOP, valueIPv4Hop6...)
 	pass := open{as: o.as, hold: o.hold, id: [4]byte{192, 0, 2, 1}} // GoBGP has no use for the identifier
 	add := func(code bgp.BGPCapabilityCode, value []byte, when bool) {
 		if when {
@@ -292,7 +295,6 @@ func (in *inbound) takeOpen(m message) (message, *refusal) {
 	if restart, ok := o.find(bgp.BGP_CAP_GRACEFUL_RESTART); ok { // no families and no time: no route of the router is kept
 		add(bgp.BGP_CAP_GRACEFUL_RESTART, []byte{restart[0] & 0x40, 0}, true)
 	}
-	add(bgp.BGP_CAP_EXTENDED_NEXTHOP, valueIPv4Hop6, o.names(bgp.BGP_CAP_EXTENDED_NEXTHOP, valueIPv4Hop6...))
 	return pass.message(), nil
 }
 

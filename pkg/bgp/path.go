@@ -37,7 +37,7 @@ func (a advert) equal(b advert) bool {
 // advertOf is r on the session with the endpoints. Only eBGP paths, once the peer's AS number is known, are prepended
 // to: on iBGP this AS number would be a loop.
 func (p *peer) advertOf(r vip.Route, at endpoints) advert {
-	a := advert{Route: r, nextHop: at.nextHop(r.Prefix.Addr())}
+	a := advert{Route: r, nextHop: p.nextHop(at, vip.FamilyOf(r.Prefix.Addr()))}
 	if n := r.Attributes.Prepend; n != nil && p.as != 0 && p.as != p.config.LocalAS {
 		a.prepend = *n
 	}

@@ -254,8 +254,8 @@ func (p *peer) advertise(at endpoints) {
 
 // carrying is s with the families that the router takes and that have a next hop, and the count of their prefixes.
 func (p *peer) carrying(s vip.BGPSession, at endpoints) vip.BGPSession {
-	s.NoIPv4 = p.heard.noIPv4 || !at.nextHop4.IsValid()
-	s.NoIPv6 = p.heard.noIPv6 || !at.nextHop6.IsValid()
+	s.NoIPv4 = p.heard.noIPv4 || !p.nextHop(at, vip.IPv4).IsValid()
+	s.NoIPv6 = p.heard.noIPv6 || !p.nextHop(at, vip.IPv6).IsValid()
 	s.Prefixes = 0
 	for prefix := range p.advertised {
 		if s.Takes(prefix.Addr()) {
@@ -263,6 +263,17 @@ func (p *peer) carrying(s vip.BGPSession, at endpoints) vip.BGPSession {
 		}
 	}
 	return s
+}
+
+// nextHop is the next hop of a family's prefixes that the router takes, or zero.
+func (p *peer) nextHop(at endpoints, f vip.Family) netip.Addr {
+	switch {
+	case f == vip.IPv6:
+		return at.nextHop6
+	case at.nextHop4.Is6() && p.heard.noHop6:
+		return netip.Addr{}
+	}
+	return at.nextHop4
 }
 
 // deliver hands a change from the guard's goroutine to run, and blocks until that takes it or ends.

@@ -116,6 +116,44 @@ func TestNoNextHop(t *testing.T) {
 	}
 }
 
+// An IPv6 next hop of IPv4 prefixes is one only for a router whose OPEN says that it takes such, whatever else a capability names (RFC 8950
+// section 4). What was advertised is withdrawn before GoBGP sends it.
+func TestNoIPv6NextHop(t *testing.T) {
+	link := vip.Link{Name: "eth0", Prefixes: prefixes("fd00::9/64")}
+	p, s, _ := offlinePeer(t, vip.BGPPeer{Address: netip.MustParseAddr("fd00::1"), AS: 65001, LocalAS: 65000, SourceInterface: "eth0"}, func() []vip.Link { return []vip.Link{link} })
+	s.Put(routes("198.51.100.7/32", "2001:db8::7/128"))
+	t.Cleanup(func() {
+		check.OK(t, p.server.DeletePath(context.Background(), &api.DeletePathRequest{}))
+		_ = p.server.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: guardAddress})
+	})
+	p.update()
+	for _, tt := range []struct{ capabilities, have, want string }{
+		{"", "fd00::9/64", "1 false true"},
+		{"02 08 0506 0001 0001 0002", "fd00::9/64", "2 true true"},
+		{"02 08 0506 0001 0002 0002", "fd00::9/64", "1 false true"},
+		{"02 0e 050c 0001 0080 0002 0001 0001 0002", "fd00::9/64", "2 true true"},
+		{"02 08 0506 0001 0001 0001", "fd00::9/64", "1 false true"},
+		{"02 10 0506 0001 0080 0002 0506 0001 0001 0002", "fd00::9/64", "2 true true"},
+		{"", "fd00::9/64 192.0.2.9/24", "2 true true"},
+	} {
+		link.Prefixes = prefixes(strings.Fields(tt.have)...)
+		in := &inbound{as: 65001, localAS: 65000}
+		_, refused := in.next(openWith(goodParams + tt.capabilities))
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		for _, state := range []string{"openconfirm", vip.Established} {
+			p.changeState(progress{state: state, noHop6: in.noHop6}, false)
+			p.update()
+		}
+		x := p.session()
+		got := fmt.Sprint(x.Prefixes, x.Takes(netip.MustParseAddr("198.51.100.7")), x.Takes(netip.MustParseAddr("2001:db8::7")))
+		check.Equal(t, got, tt.want, "with %q and %s: prefixes, and whether it takes IPv4 and IPv6", tt.capabilities, tt.have)
+		p.changeState(progress{state: stateIdle}, false)
+		p.update()
+	}
+}
+
 // A session from an interface stays as it is when that gets a lower address, and begins again when its own has gone.
 func TestSourceStays(t *testing.T) {
 	var link vip.Link

@@ -219,7 +219,8 @@ type BGPSession struct {
 	Reason   string    `json:"reason,omitempty"`   // while it is not established: why, as far as known
 	// while established: the BFD session's state, or why there is none; "" if none is configured
 	BFD string `json:"bfd,omitempty"`
-	// While established: the router takes no such prefix (RFC 4760 section 8), or this node has no next hop for one.
+	// While established: the router takes no such prefix (RFC 4760 section 8), or this node has no next hop for one that
+	// it takes (RFC 8950 section 4).
 	NoIPv4 bool `json:"noIPv4,omitempty"`
 	NoIPv6 bool `json:"noIPv6,omitempty"`
 }
