@@ -87,7 +87,9 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	if p.lease == nil || !renewTime(l).Equal(renewTime(p.lease)) {
 		p.renewAt = now
 	}
-	p.renewed = p.renewed || p.lease != nil && renewTime(l).After(renewTime(p.lease))
+	if !p.renewed && p.lease != nil && renewTime(l).After(renewTime(p.lease)) {
+		p.renewed, same = true, false // others may wait for that
+	}
 	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: now}
 	return !same
 }

@@ -113,6 +113,11 @@ func TestUnit(t *testing.T) {
 				s.Endpoints.Terminating, s.HealthCheckNodePort = []string{"n1"}, 30000
 			})), "a", "n1"),
 			"kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
+		{"drained, and the only other node has just begun: kept until that is heard",
+			with(held(world(svc("a", "10.77.0.50")), "a", "n1"), func(w *vip.World) {
+				w.Nodes, w.Members = []vip.Node{{Name: "n1", Drained: true}, {Name: "n2"}}, w.Members[:2]
+				w.Members[1].Unproven = true
+			}), "kubevip-a -> n1; bind 10.77.0.50/32 dev eth0; a: VIPAnnounced"},
 		{"Local: bound once kube-proxy serves it",
 			held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1"),
 			"kubevip-a -> n1; a: VIPAnnounced"},

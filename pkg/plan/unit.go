@@ -220,7 +220,7 @@ func (m *actions) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
 		m.wantOwner(u, u.target.Name)
-	case m.self.cutOffOnly(&u.requirements),
+	case m.self.cutOffOnly(&u.requirements), len(m.eligible(&u.requirements)) > 0, // it has begun, and is heard soon
 		u.services[0].keptWithoutEligible && (m.self.refusal == "" || m.self.refusal == isolatedRefusal):
 		m.wantOwner(u, m.Self)
 	default:
