@@ -269,8 +269,8 @@ func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	}
 }
 
-// mergeEndpoints is a Service's Endpoints of families: kube-proxy serves each with its own. With local they are of nodes
-// that serve both families, if any do.
+// mergeEndpoints is a Service's Endpoints of families: kube-proxy serves each with its own. With local they are of
+// nodes that serve both families, if any do.
 func mergeEndpoints(all iter.Seq[*cachedSlice], local bool, families ...vip.Family) (e vip.Endpoints) {
 	for s := range all {
 		if len(families) == 0 || slices.Contains(families, s.family) {
