@@ -155,7 +155,7 @@ func (p *peer) updateAnswersUntil(known bool, t Timing, now time.Time) {
 func (m *memory) loseClaims(epoch int64, t Timing, now time.Time) {
 	if m.lostEpoch != epoch {
 		m.lostEpoch = epoch
-		m.answersUntil = now.Add(max(vip.KernelAnswers, t.knowsTime()+vip.AddressRemovalDelay))
+		m.answersUntil = now.Add(max(holdTime, t.knowsTime()) + vip.AddressRemovalDelay)
 	}
 }
 
@@ -174,7 +174,9 @@ func (e *evaluation) decideTenure() {
 	majority := 2*agree > len(s.Voters)
 	half := e.late && 2*agree == len(s.Voters)
 	e.d.NeedsGateway = e.d.NeedsGateway || half
-	enough := majority || half && e.Gateway == vip.Alive && unheard == 0
+	half = half && unheard == 0 // the others are dead: they are no majority, so they move nothing
+	byGateway := half && e.Gateway == vip.Alive
+	enough := majority || byGateway
 	s.cutOffSince = Since(s.cutOffSince, e.late && !api && watches && 2*dead > len(s.Voters), now)
 	e.d.Verdict = Expiring
 	switch {
@@ -195,14 +197,14 @@ func (e *evaluation) decideTenure() {
 		s.quorumAt, s.heldUntil = now, now.Add(holdTime)
 	case watches && holds && enough && s.heldUntil.IsZero():
 		s.quorumAt, s.keptUntil = now, e.Self.Renewed.Add(e.Timing.knowsTime())
-	case now.Sub(Later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance:
+	case !half && now.Sub(Later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance:
 		// others need a moment to hear a process again that was stopped
 		s.heldUntil, s.keptUntil = time.Time{}, time.Time{}
 	}
 	if e.d.Verdict == Expiring && s.heldUntil.After(now) {
 		e.d.Verdict = Holding
 	}
-	e.d.Confirmed = holds && !t.Confirmed && e.late && !api && e.d.EndEpoch == "" && e.confirmedByOthers()
+	e.d.Confirmed = holds && !t.Confirmed && e.late && !api && e.d.EndEpoch == "" && e.confirmedByOthers(byGateway)
 	moving := watches && e.lateForMoves() && holds && !api && majority && !e.Self.EpochOver
 	if moving != s.moving {
 		s.moving, s.proposals = moving, nil
@@ -230,16 +232,17 @@ func (e *evaluation) acts() bool {
 	return t.Holds(e.Now) && (t.Confirmed || e.late && e.Statuses != nil && e.Now.Sub(e.s.unconfirmedSince) <= 2*tolerance)
 }
 
-// confirmedByOthers reports whether most voters have this node's StateHash since it went on: none of its claims moved.
-func (e *evaluation) confirmedByOthers() bool {
-	agree := 1
+// confirmedByOthers reports whether most voters have this node's StateHash since it went on, or half if that suffices:
+// none of its claims moved.
+func (e *evaluation) confirmedByOthers(half bool) bool {
+	agree, all := 1, len(e.s.Voters)
 	for _, node := range e.s.holders {
 		if s := e.peers[node].status; s.Heartbeat.StateHash == e.s.stateHash && !s.Overdue &&
 			s.HeardAt.Sub(e.Self.ConfirmAfter) >= tolerance/2 {
 			agree++
 		}
 	}
-	return e.acts() && e.Now.Sub(e.Self.ConfirmAfter) >= tolerance && 2*agree > len(e.s.Voters)
+	return e.acts() && e.Now.Sub(e.Self.ConfirmAfter) >= tolerance && (2*agree > all || 2*agree == all && half)
 }
 
 // listVoters returns the epochs of this node and all others with node leases neither fenced nor released, or that are

@@ -1069,6 +1069,46 @@ func TestConfirmedAfterAPause(t *testing.T) {
 	}
 }
 
+// Half of the nodes that hold on by the gateway go on after one of them was stopped, or the gateway was silent, for a moment: the others are dead, so
+// there is no majority that could have moved anything.
+func TestHalfHoldsOn(t *testing.T) {
+	tests := []struct {
+		name  string
+		nodes int
+		do    func(v *view)
+		want  Verdict
+	}{
+		{"it was stopped", 2, func(v *view) { v.self.ConfirmAfter = v.now }, Holding},
+		{"one of two was stopped", 4, func(v *view) { v.self.ConfirmAfter = v.now }, Holding},
+		{"the gateway is silent for a while", 2, func(v *view) { v.gateway = vip.Dead; v.pass(5500*time.Millisecond, false) }, Holding},
+		{"for longer", 2, func(v *view) { v.gateway = vip.Dead; v.pass(6100*time.Millisecond, false) }, Expiring},
+		{"it was stopped, and the gateway is silent", 2, func(v *view) {
+			v.gateway, v.self.ConfirmAfter = vip.Dead, v.now
+			v.pass(2500*time.Millisecond, false)
+		}, Expiring},
+		{"one of the others is no longer dead", 4, func(v *view) {
+			v.set(well.is(vip.Suspect), 4, 4)
+			v.pass(1100*time.Millisecond, false)
+			v.set(well.is(vip.Dead), 4, 4)
+		}, Renewing}, // it has given up
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newView(tt.nodes)
+			v.set(cut, 2, tt.nodes/2)
+			v.set(well.is(vip.Dead), tt.nodes/2+1, tt.nodes)
+			v.gateway = vip.Alive
+			v.pass(time.Minute, false)
+			tt.do(v)
+			v.gateway = vip.Alive
+			v.pass(time.Minute, false)
+			if v.d.Verdict != tt.want || tt.want == Holding && !v.self.ConfirmAfter.IsZero() {
+				t.Errorf("%s (%s), not confirmed since %v; want %s", v.d.Verdict, v.d.EndEpoch, v.self.ConfirmAfter, tt.want)
+			}
+		})
+	}
+}
+
 // A node that is stopped again and again is not confirmed, and says so after two seconds.
 func TestStoppedAgainAndAgain(t *testing.T) {
 	v := newView(3)

@@ -82,6 +82,28 @@ func TestMostNodesEnd(t *testing.T) {
 	}
 }
 
+// TestHalfIsStopped: of two nodes the one with the API server loses its power. The other holds on by the gateway alone, is stopped
+// for a moment, and keeps its VIPs. So it does if the gateway does not answer for a moment.
+func TestHalfIsStopped(t *testing.T) {
+	for _, what := range []faultKind{hung, otherSide} {
+		inCluster(t, 1, size{nodes: 2, services: 20}, func(c *cluster) { c.wire.realGateway = true }, func(c *cluster) {
+			off, left := c.nodes[0], c.nodes[1]
+			c.toggleForAll(nil, apiAway)
+			off.toggle(unplug)
+			off.kill(true)
+			time.Sleep(time.Minute)
+			had := c.bindsOf(left)
+			left.toggle(what)
+			time.Sleep(2 * time.Second)
+			left.toggle(what)
+			time.Sleep(10 * time.Second)
+			if has := c.bindsOf(left); has != had || had == 0 {
+				t.Errorf("%s: of %d VIPs it has %d left", what, had, has)
+			}
+		})
+	}
+}
+
 // TestAPIServerGoesAfterAHandOver: one of two nodes hands over by SIGTERM, and a moment later the API server is away for minutes, as
 // when the only node with an API server is rebooted. The one that is left has all, and holds it alone.
 func TestAPIServerGoesAfterAHandOver(t *testing.T) {
