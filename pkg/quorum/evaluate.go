@@ -323,8 +323,8 @@ func (e *evaluation) listPeers() {
 			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
 			p.alive = e.d.Alive[node]
 		}
-		if e.s.moving && e.s.Voters[node] != 0 &&
-			(p.lost(e.Timing, e.Now) || p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
+		if e.s.moving && e.s.Voters[node] != 0 && (p.lost(e.Timing, e.Now) || p.hangs(e.Timing, e.Now) ||
+			p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
 			e.d.Released[node] = true
 			e.d.Changed = e.d.Changed || p.lostEpoch != p.Epoch
 			p.loseClaims(p.Epoch, e.Timing, e.Now)

@@ -1123,17 +1123,22 @@ func TestStoppedAgainAndAgain(t *testing.T) {
 	}
 }
 
-// Without the API server nothing is moved from a node whose process may be started again.
+// Without the API server nothing is moved from a node whose process may be started again, or go on.
 func TestMovesWaitForAProcess(t *testing.T) {
-	v := newView(4)
-	v.set(cut, 2, 4)
-	v.pass(30*time.Second, false)
-	v.set(cut.is(vip.Dead).with(func(n *node) { n.ended = true }), 4, 4)
-	if v.pass(3700*time.Millisecond, false); v.d.Released["n4"] {
-		t.Error("released before its VIPs end")
-	}
-	if v.pass(100*time.Millisecond, false); !v.d.Released["n4"] || v.d.AnswersUntil["n4"].IsZero() {
-		t.Errorf("released %v, answers until %v", v.d.Released["n4"], v.d.AnswersUntil["n4"])
+	for name, n := range map[string]node{
+		"ended": cut.is(vip.Dead).with(func(n *node) { n.ended = true }),
+		"hangs": cut.is(vip.Suspect).with(func(n *node) { n.silent = true }),
+	} {
+		v := newView(4)
+		v.set(cut, 2, 4)
+		v.pass(30*time.Second, false)
+		v.set(n, 4, 4)
+		if v.pass(3700*time.Millisecond, false); v.d.Released["n4"] {
+			t.Errorf("%s: released before its VIPs end", name)
+		}
+		if v.pass(100*time.Millisecond, false); !v.d.Released["n4"] || v.d.AnswersUntil["n4"].IsZero() {
+			t.Errorf("%s: released %v, answers until %v", name, v.d.Released["n4"], v.d.AnswersUntil["n4"])
+		}
 	}
 }
 

@@ -134,6 +134,26 @@ func TestProcessesThatEnd(t *testing.T) {
 			c.nodes[0].start()
 			time.Sleep(long)
 		}},
+		{"hangs while the API server is away", 100 * time.Millisecond, 1, func(c *cluster) {
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(20 * time.Second)
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(long)
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+		}},
+		{"hangs and wakes up while the API server is away", 100 * time.Millisecond, 1, func(c *cluster) {
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(20 * time.Second)
+			c.nodes[0].toggle(hung)
+			time.Sleep(4600 * time.Millisecond)
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(long)
+		}},
 		{"stopped by SIGTERM while the API server is away", 500 * time.Millisecond, 1, func(c *cluster) {
 			c.toggleForAll(nil, apiAway)
 			time.Sleep(20 * time.Second)
