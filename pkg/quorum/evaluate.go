@@ -155,7 +155,7 @@ func (p *peer) updateAnswersUntil(known bool, t Timing, now time.Time) {
 func (m *memory) loseClaims(epoch int64, t Timing, now time.Time) {
 	if m.lostEpoch != epoch {
 		m.lostEpoch = epoch
-		m.answersUntil = now.Add(max(holdTime, t.knowsTime()) + vip.AddressRemovalDelay)
+		m.answersUntil = now.Add(t.maxAnswers())
 	}
 }
 
@@ -332,7 +332,10 @@ func (e *evaluation) listPeers() {
 		switch {
 		case p.mayHoldUnheard(e.Timing, e.Now):
 			p.answersUntil = Later(p.answersUntil, e.Now.Add(vip.KernelAnswers))
-		case p.status.ProcessEnded && e.Now.Sub(p.Changed) > e.Timing.late(): // fenced, maybe: the table may show it first
+		// fenced, maybe: the table may show it first
+		case p.status.Gone && !p.Over:
+			p.answersUntil = Later(p.answersUntil, Later(p.status.HeardAt, p.Changed).Add(e.Timing.maxAnswers()))
+		case p.status.ProcessEnded && e.Now.Sub(p.Changed) > e.Timing.late():
 			p.answersUntil = Later(p.answersUntil, Later(p.status.HeardAt, p.Changed).Add(vip.KernelAnswers))
 		}
 		e.s.memory[node] = p.memory

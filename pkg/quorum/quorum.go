@@ -64,6 +64,11 @@ func (t Timing) knowsTime() time.Duration {
 	return max(t.RenewDeadline, min(t.yield()+time.Second, t.LeaseDuration-time.Second))
 }
 
+// maxAnswers returns for how long a kernel may answer whose node does not know that its claims are void.
+func (t Timing) maxAnswers() time.Duration {
+	return max(holdTime, t.knowsTime()) + vip.AddressRemovalDelay
+}
+
 // RestartTime returns how long after its last sign an ended process's epoch lasts: one restarted by then has its VIPs.
 func (t Timing) RestartTime() time.Duration {
 	lifetime := min(vip.AddressLifetime, (t.RenewDeadline - t.late()).Truncate(time.Second))

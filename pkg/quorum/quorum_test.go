@@ -970,6 +970,10 @@ func TestAnswersUntil(t *testing.T) {
 		{"its process has ended just now", func(v *view) { v.set(ended, 2, 2); v.pass(time.Second, true) }, 0},
 		{"its process has ended, and it was fenced", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(time.Second, true) }, 10250 * time.Millisecond},
 		{"for longer than it may not know that", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(11300*time.Millisecond, true) }, 0},
+		{"nobody answers for it: another may have fenced it, and the table may show that first", func(v *view) {
+			v.set(suspect.is(vip.Dead).with(func(n *node) { n.gone = true }), 2, 2)
+			v.pass(time.Second, true)
+		}, 10200 * time.Millisecond},
 		{"its kernel does not answer on the link of heartbeats: on others it may", func(v *view) {
 			v.set(well.is(vip.Dead).with(func(n *node) { n.gone = true }).with(fenced), 2, 2)
 			v.pass(time.Second, true)

@@ -60,3 +60,33 @@ func TestCutOffButForTheVIPs(t *testing.T) {
 		}
 	}
 }
+
+// TestHeirKnowsTheTableFirst: VIPs are on a link without heartbeats. A node loses both others and the API server, and lives on; an heir whose watch
+// is stuck reads the table before it sees the fence, and binds nothing that the old owner answers for.
+func TestHeirKnowsTheTableFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, size{nodes: 4, services: 20, apart: true})
+		c.wire = newWire(c, rand.New(rand.NewPCG(1, 43)))
+		c.run(rand.New(rand.NewPCG(1, 44)), 1, func(*rand.Rand, *node) {
+			time.Sleep(30 * time.Second)
+			c.mu.Lock()
+			c.strict, c.maxSilence = true, 300*time.Millisecond
+			c.mu.Unlock()
+			first, heir := c.nodes[0], c.nodes[3]
+			had := c.bindsOf(heir)
+			heir.toggle(watchStuck)
+			time.Sleep(time.Second)
+			first.toggle(cut)
+			first.toggle(otherSide)
+			time.Sleep(5 * time.Second)
+			heir.toggle(watchStuck)
+			time.Sleep(20 * time.Second)
+			if c.bindsOf(heir) == had {
+				t.Error("it is no heir")
+			}
+			c.mu.Lock()
+			c.strict, c.maxSilence = false, 0
+			c.mu.Unlock()
+		})
+	})
+}
