@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ const (
 //
 //	there is none; it was fenced or released                        this process may begin
 //	written by a process of this host, as long as that has been up  it has ended, or it had the lock
+//	with the MAC and the address of this host                       it has ended, before a reboot
 //	by a process of another host, or before a reboot                may begin once that is silent
 //
 // If that process renews, the error says who it is and what to do.
@@ -73,10 +75,11 @@ type nameWait struct {
 
 // mayTakeName reports whether this process may write over the node lease x, and stores what that says in w.
 func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time) bool {
-	before := w.process
-	w.process = infoOf(x).Process
+	before, info, own := w.process, infoOf(x), l.o.Info()
+	w.process = info.Process
 	p := w.process
-	if p.ID == "" || p.ID == l.o.Process.ID || p.Host == "" || p.Host == l.o.Process.Host || fenced(x) || holder(x) == "" {
+	if p.ID == "" || p.ID == l.o.Process.ID || p.Host == "" || p.Host == l.o.Process.Host || fenced(x) ||
+		holder(x) == "" || sameLink(&info, &own) {
 		return true
 	}
 	renewed := renewTime(x)
@@ -88,12 +91,22 @@ func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time
 	case w.silentSince.IsZero() || p != before:
 		w.silentSince, w.renewals = now, 0
 		l.o.Log.Info("a process of another host, or from before a reboot, has the name of this node; it may begin when "+
-			"that has been silent", "other", processText(p, infoOf(x)), "for", limit)
+			"that has been silent", "other", processText(p, info), "for", limit)
 	case !renewed.Equal(w.renewed):
 		w.silentSince, w.renewals = now, w.renewals+1
 	}
 	w.renewed = renewed
 	return now.Sub(w.silentSince) >= limit
+}
+
+// sameLink reports whether two processes have one MAC and address on the link of heartbeats: not two hosts that live.
+func sameLink(a, b *vip.NodeInfo) bool {
+	return a.HeartbeatAddress().IsValid() && a.HeartbeatAddress() == b.HeartbeatAddress() &&
+		slices.ContainsFunc(a.Links, func(x vip.Link) bool {
+			return x.Name == a.HeartbeatLink() && x.MAC != "" && slices.ContainsFunc(b.Links, func(y vip.Link) bool {
+				return y.Name == b.HeartbeatLink() && y.MAC == x.MAC
+			})
+		})
 }
 
 // processText says which process that is, of a node with that info: cloned hosts differ only by addresses.

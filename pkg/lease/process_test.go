@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -25,13 +26,14 @@ type hostProcess struct {
 	ended   chan error // what Run returned
 }
 
-// startProcess starts the process with that ID on a host.
-func startProcess(t *testing.T, s *leasetest.Server, id, host string) *hostProcess {
+// startProcess starts the process with that ID on a host, which has links, if any are given.
+func startProcess(t *testing.T, s *leasetest.Server, id, host string, links ...vip.Link) *hostProcess {
 	p := &hostProcess{awaited: make(chan error, 1), ended: make(chan error, 1)}
 	n, run := newNode(t, s, "n1", func(o *Options) {
 		o.Process = vip.ProcessInfo{ID: id, Host: host, Name: "host " + host}
 	})
 	p.node = n
+	n.info.Store(&vip.NodeInfo{Interface: "eth0", Links: links})
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	go func() {
@@ -45,10 +47,15 @@ func startProcess(t *testing.T, s *leasetest.Server, id, host string) *hostProce
 	return p
 }
 
+// linkAt returns the link of heartbeats with a MAC and an address.
+func linkAt(mac, address string) vip.Link {
+	return vip.Link{Name: "eth0", MAC: mac, Prefixes: []netip.Prefix{netip.MustParsePrefix(address)}}
+}
+
 // startFirst starts the first process on the host a, which plans the unit x for itself.
 func startFirst(t *testing.T, s *leasetest.Server) *hostProcess {
 	t.Helper()
-	a := startProcess(t, s, "aaaaaaaaaa", "a")
+	a := startProcess(t, s, "aaaaaaaaaa", "a", linkAt("aa", "10.0.0.1/24"))
 	a.begins(t, time.Second)
 	a.want("x")
 	return a
@@ -68,14 +75,14 @@ func (p *hostProcess) begins(t *testing.T, within time.Duration) time.Duration {
 }
 
 // Of two hosts with one name the first works and is not disturbed, however often the second is started. That ends, and
-// says who the first is. When the first is gone for a lease duration the second begins.
+// says who the first is. When the first is gone for a lease duration the second begins. So it is with one address on both.
 func TestClonedHost(t *testing.T) {
 	withServer(t, func(t *testing.T, s *leasetest.Server) {
 		a := startFirst(t, s)
 		time.Sleep(5 * time.Second)
 		other := start(t, s, "n2")
 		for range 10 {
-			b := startProcess(t, s, "bbbbbbbbbb", "b")
+			b := startProcess(t, s, "bbbbbbbbbb", "b", linkAt("bb", "10.0.0.1/24"))
 			for range 30 {
 				time.Sleep(time.Second)
 				if !a.serves("x") || a.summary().alive != 1 || other.summary().alive != 1 {
@@ -136,7 +143,8 @@ func (n *node) summary() summary {
 }
 
 // A process that is started again on its host goes on at once with what it held. After a
-// reboot it does so, too, if another node has fenced it meanwhile; or once its old process, whose
+// reboot it does so, too, if another node has fenced it meanwhile; or if the node lease has its MAC and address, as soon
+// as it has these; or once its old process, whose
 // renewals are older than a lease duration by the node's own clock, has been silent for a moment.
 func TestStartedAgain(t *testing.T) {
 	tests := []struct {
@@ -144,6 +152,7 @@ func TestStartedAgain(t *testing.T) {
 		away       time.Duration
 		others     bool
 		late       bool // the last renewal takes effect only when the next process looks
+		link       vip.Link
 		within     time.Duration
 		adopts     bool
 	}{
@@ -152,6 +161,8 @@ func TestStartedAgain(t *testing.T) {
 		{name: "reboot, fenced meanwhile", host: "a2", away: time.Minute, others: true, within: 10 * time.Millisecond},
 		{name: "reboot, alone", host: "a2", away: time.Minute, within: deadline/2 + period + time.Second, adopts: true},
 		{name: "reboot, fast and alone", host: "a2", away: time.Second, within: leaseDuration + time.Second, adopts: true},
+		{name: "reboot at its address", host: "a2", away: time.Second, link: linkAt("aa", "10.0.0.1/24"), within: 10 * time.Millisecond, adopts: true},
+		{name: "reboot at another address", host: "a2", away: time.Second, link: linkAt("aa", "10.0.0.2/24"), within: leaseDuration + time.Second, adopts: true},
 		{name: "reboot, and a renewal comes late", host: "a2", late: true, within: 2 * leaseDuration, adopts: true},
 	}
 	for _, tt := range tests {
@@ -170,9 +181,12 @@ func TestStartedAgain(t *testing.T) {
 				}
 				a.kill()
 				time.Sleep(tt.away)
-				again := startProcess(t, s, "cccccccccc", tt.host)
-				if took := again.begins(t, tt.within); tt.late && took < leaseDuration+3*time.Second {
+				again := startProcess(t, s, "cccccccccc", tt.host, tt.link)
+				took := again.begins(t, tt.within)
+				if tt.late && took < leaseDuration+3*time.Second {
 					t.Errorf("it began %v after it had begun to look, though another process renewed meanwhile", took)
+				} else if tt.within > leaseDuration && took < deadline {
+					t.Errorf("it began after %v, though the other may live", took)
 				}
 				again.want("x")
 				time.Sleep(800 * time.Millisecond)
