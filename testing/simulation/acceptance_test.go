@@ -174,7 +174,7 @@ func TestAgentHangs(t *testing.T) {
 			"drained":   func(n *node) { n.toggle(drained) },
 			"SIGTERM":   func(n *node) { go n.stop() },
 			"link down": func(n *node) { n.toggle(unplug) },
-			"power":     func(n *node) { n.toggle(unplug); n.kill(true) },
+			"power":     func(n *node) { n.kill(true) },
 		} {
 			for other := range 2 { // one of them is to get the VIPs
 				t.Run(fmt.Sprintf("%d VIPs, %s, %d", services, name, other), func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestAgentHangs(t *testing.T) {
 // stops or is drained. Each of its VIPs moves once.
 func TestSlowWrites(t *testing.T) {
 	for how, leave := range map[string]func(*node){
-		"power":   func(n *node) { n.toggle(unplug); n.kill(true) },
+		"power":   func(n *node) { n.kill(true) },
 		"SIGTERM": func(n *node) { go n.stop() },
 		"drained": func(n *node) { n.toggle(drained) },
 	} {
@@ -251,7 +251,6 @@ func TestKeeperWithoutWatch(t *testing.T) {
 			t.Errorf("a new VIP was not answered for %v", d)
 		}
 		n := c.nodes[3]
-		n.toggle(unplug)
 		n.kill(true)
 		if d := c.observe(5*time.Second, nil).worst(); d > time.Second {
 			t.Errorf("a VIP of a node that died was not answered for %v", d)
@@ -325,7 +324,6 @@ func TestTableRefused(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			n := c.nodes[0]
 			had, binds := c.bindsOf(n), c.binds()
-			n.toggle(unplug)
 			n.kill(true)
 			o := c.observe(time.Minute, nil)
 			if len(o.silent) != had || c.binds() != binds {

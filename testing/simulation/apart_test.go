@@ -33,6 +33,7 @@ func TestCutOffButForTheVIPs(t *testing.T) {
 							for _, n := range c.nodes[:nodes/2] {
 								if power {
 									n.kill(true)
+									continue
 								}
 								n.toggle(cut)
 								n.toggle(otherSide)
@@ -47,11 +48,12 @@ func TestCutOffButForTheVIPs(t *testing.T) {
 							c.strict, c.maxSilence = false, 0
 							c.mu.Unlock()
 							for _, n := range c.nodes[:nodes/2] {
-								n.toggle(cut)
-								n.toggle(otherSide)
 								if power {
 									n.start()
+									continue
 								}
+								n.toggle(cut)
+								n.toggle(otherSide)
 							}
 						})
 					})

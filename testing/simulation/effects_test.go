@@ -103,7 +103,6 @@ func (e effect) run(t *testing.T, what faultKind) (found course) {
 		case e.gets:
 			other.toggle(drained)
 		case e.keeps:
-			other.toggle(unplug)
 			other.kill(true)
 		case e.dies:
 			n.kill(false)

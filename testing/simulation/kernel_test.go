@@ -235,7 +235,7 @@ func (n *node) sendAnnouncements(addrs []netip.Addr) {
 
 // reaches reports whether frames of n on the VIPs' link come to o, and back.
 func (n *node) reaches(o *node) bool {
-	return n.c.apart || n.transmits && n.receives && o.transmits && o.receives && n.side == o.side
+	return !n.off && !o.off && (n.c.apart || n.transmits && n.receives && o.transmits && o.receives && n.side == o.side)
 }
 
 // answers returns the nodes that answer for an address on one side of the LAN now.

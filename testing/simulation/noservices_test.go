@@ -51,7 +51,6 @@ func nodeWithoutServices(t *testing.T, without func(*node)) {
 			c.mu.Lock()
 			c.maxSilence = time.Second
 			c.mu.Unlock()
-			c.nodes[3].toggle(unplug)
 			c.nodes[3].kill(true)
 			watch(1500 * time.Millisecond)
 			if text := c.unanswered(); text != "" {
@@ -59,7 +58,6 @@ func nodeWithoutServices(t *testing.T, without func(*node)) {
 			}
 			watch(4 * time.Second)
 			watch(30 * time.Second)
-			c.nodes[3].toggle(unplug)
 			c.nodes[3].start()
 			watch(10 * time.Second)
 			c.mu.Lock()

@@ -55,9 +55,8 @@ func TestProcessesThatEnd(t *testing.T) {
 		{"crash, and then the power fails", time.Second, 1, func(c *cluster) {
 			c.nodes[0].kill(false)
 			time.Sleep(2 * time.Second)
-			c.nodes[0].toggle(unplug)
+			c.nodes[0].kill(true)
 			time.Sleep(long)
-			c.nodes[0].toggle(unplug)
 			c.nodes[0].start()
 			time.Sleep(long)
 		}},

@@ -37,9 +37,6 @@ func TestMostNodesEnd(t *testing.T) {
 					time.Sleep(3 * time.Second)
 				}
 				for _, n := range c.nodes[1:] {
-					if power {
-						n.toggle(unplug) // nothing refuses connections any more
-					}
 					n.kill(power)
 				}
 				began, all := time.Now(), time.Duration(0) // until the node that is left answers for all
@@ -74,7 +71,6 @@ func TestMostNodesEnd(t *testing.T) {
 				}
 				c.mu.Unlock()
 				for _, n := range c.nodes[1:] {
-					n.end(unplug)
 					n.start()
 				}
 			})
@@ -89,7 +85,6 @@ func TestHalfIsStopped(t *testing.T) {
 		inCluster(t, 1, size{nodes: 2, services: 20}, func(c *cluster) { c.wire.realGateway = true }, func(c *cluster) {
 			off, left := c.nodes[0], c.nodes[1]
 			c.toggleForAll(nil, apiAway)
-			off.toggle(unplug)
 			off.kill(true)
 			time.Sleep(time.Minute)
 			had := c.bindsOf(left)

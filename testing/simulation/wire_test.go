@@ -271,7 +271,7 @@ func (w *wire) reach(n, o *node) reachability {
 	switch {
 	case !w.hears(n, o) && !n.transmits && slices.ContainsFunc(w.c.nodes, func(x *node) bool { return x != n && w.hears(n, x) }):
 		return reachability{liveness: vip.Suspect, silent: true, unasked: true}
-	case !n.receives || !o.transmits || n.side != o.side, (!n.transmits || !o.receives) && !w.hears(n, o):
+	case o.off, !n.receives || !o.transmits || n.side != o.side, (!n.transmits || !o.receives) && !w.hears(n, o):
 		return reachability{liveness: vip.Dead}
 	case !n.transmits, !o.receives:
 		return reachability{liveness: vip.Suspect, heard: true}

@@ -118,6 +118,7 @@ type node struct {
 	changed     time.Time // when a fault began or ended last
 	renews      time.Time // since when its process could renew and watch without fault; zero: it can't
 	down        bool      // it is being restarted
+	off         bool      // it has no power
 	faultCount  int       // how many faults have begun
 }
 
@@ -330,7 +331,7 @@ func (n *node) start() {
 		Leases:        p.leases,
 	})
 	n.c.mu.Lock()
-	n.client, n.proc, n.announced = p.client, p, nil
+	n.client, n.proc, n.announced, n.off = p.client, p, nil, false
 	delete(n.faults, hung)
 	n.applyFaults()
 	n.c.mu.Unlock()
@@ -380,7 +381,7 @@ func (n *node) stop() {
 }
 
 // kill ends the process as SIGKILL does: nothing it does from now on has an effect. With
-// power the node loses its power: its kernel's addresses are gone, too.
+// power the node loses its power: its kernel answers nothing until start.
 func (n *node) kill(power bool) {
 	n.c.mu.Lock()
 	p := n.proc
@@ -388,12 +389,15 @@ func (n *node) kill(power bool) {
 	delete(n.faults, hung)
 	n.c.resumed.Broadcast()
 	if power {
+		n.off = true
 		n.expire(time.Time{})
 	}
 	n.c.mu.Unlock()
 	if p != nil {
 		p.client.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
-		n.c.wire.peersChanged(n)
+	}
+	n.c.wire.peersChanged(n)
+	if p != nil {
 		p.stop()
 	}
 }
