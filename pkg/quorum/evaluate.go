@@ -56,10 +56,11 @@ func (p peer) hangs(t Timing, now time.Time) bool {
 		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.RestartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
 }
 
-// mayHoldUnheard reports whether the node may act on claims unknown to the leases, by moves agreed with others.
-func (p peer) mayHoldUnheard(t Timing, now time.Time) bool {
-	return p.Exists && p.status.Liveness != vip.Alive && p.status.Liveness != vip.Dead &&
-		(p.Over || now.Sub(p.Changed) > t.late())
+// mayHoldUnheard reports whether the node may act on claims that are void here, or on moves. apart: so may those whose
+// kernels are silent, on a link without heartbeats.
+func (p peer) mayHoldUnheard(t Timing, now time.Time, apart bool) bool {
+	unheard := p.status.Liveness != vip.Alive && p.status.Liveness != vip.Dead || p.status.Gone && apart
+	return p.Exists && unheard && (p.Over || now.Sub(p.Changed) > t.late())
 }
 
 // yielded reports whether the node says that it acts on no claim, and does not reach the API server.
@@ -315,6 +316,14 @@ func (e *evaluation) countAgreeing() (n int) {
 func (e *evaluation) listPeers() {
 	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{},
 		map[string]time.Time{}
+	all, heard := 1, 1 // of those with node leases
+	for _, p := range e.peers {
+		if p.Exists {
+			if all++; p.status.Liveness == vip.Alive || p.status.ProcessEnded {
+				heard++
+			}
+		}
+	}
 	for node, p := range e.peers {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
@@ -330,7 +339,7 @@ func (e *evaluation) listPeers() {
 			p.loseClaims(p.Epoch, e.Timing, e.Now)
 		}
 		switch {
-		case p.mayHoldUnheard(e.Timing, e.Now):
+		case p.mayHoldUnheard(e.Timing, e.Now, e.late || 2*heard <= all): // they renew, or hold on
 			p.answersUntil = Later(p.answersUntil, e.Now.Add(vip.KernelAnswers))
 		// fenced, maybe: the table may show it first
 		case p.status.Gone && !p.Over:

@@ -1003,6 +1003,14 @@ func TestAnswersUntil(t *testing.T) {
 			v.set(suspect, 2, 2)
 			v.pass(3100*time.Millisecond, true)
 		}, vip.AddressLifetime + vip.AddressRemovalDelay},
+		{"nobody answers for it since it was fenced an hour ago, nor for another: the two may hold on, on another link", func(v *view) {
+			v.set(suspect.is(vip.Dead).with(func(n *node) { n.gone = true }).with(fenced), 2, 3)
+			v.pass(time.Hour, true)
+		}, vip.AddressLifetime + vip.AddressRemovalDelay},
+		{"nobody answers for it since it was fenced an hour ago, and another one is heard", func(v *view) {
+			v.set(suspect.is(vip.Dead).with(func(n *node) { n.gone = true }).with(fenced), 2, 2)
+			v.pass(time.Hour, true)
+		}, 0},
 		{"is not heard, and renews", func(v *view) {
 			v.set(suspect.with(func(n *node) { n.renews = true }), 2, 2)
 			v.pass(time.Minute, true)

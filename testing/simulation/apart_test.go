@@ -92,3 +92,36 @@ func TestHeirKnowsTheTableFirst(t *testing.T) {
 		})
 	})
 }
+
+// TestHoldsOnBesideTheAPIServer: VIPs are on a link without heartbeats. Most nodes, or the one with the gateway of two, lose the API server, and the
+// others lose these, but not it: those hold on, these fence them, and bind nothing that they answer for as long as that lasts.
+func TestHoldsOnBesideTheAPIServer(t *testing.T) {
+	for _, nodes := range []int{2, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, size{nodes: nodes, services: 20, apart: true})
+			c.wire = newWire(c, rand.New(rand.NewPCG(1, 45)))
+			c.run(rand.New(rand.NewPCG(1, 46)), 1, func(*rand.Rand, *node) {
+				time.Sleep(30 * time.Second)
+				c.mu.Lock()
+				c.strict, c.maxSilence = true, 300*time.Millisecond
+				c.mu.Unlock()
+				hold, rest := c.nodes[:(nodes+1)/2], c.nodes[(nodes+1)/2:]
+				toggle := func() {
+					for _, n := range hold {
+						n.toggle(cut)
+					}
+					for _, n := range rest {
+						n.toggle(otherSide)
+					}
+				}
+				toggle()
+				time.Sleep(time.Minute)
+				toggle()
+				time.Sleep(10 * time.Second)
+				c.mu.Lock()
+				c.strict, c.maxSilence = false, 0
+				c.mu.Unlock()
+			})
+		})
+	}
+}
