@@ -12,7 +12,7 @@
  * that hang as a whole, isolated nodes, who counts as one of the group when some are back, the gateway of two nodes, a deleted or restored table, deleted node leases, several units, kube-vip.
  *
  * Left out, too, are what leftOut says; a write of an ended process that arrives when the next one acts; and that an heir which has read the
- * table past its watch, and not seen the fence, does not ask the old kernel.
+ * table past its watch, has not seen the fence, and hears the old owner, does not ask its kernel.
  */
 #define NODES 3
 #define NOBODY 3
