@@ -106,6 +106,9 @@ func checkLink(cfg config.Config) (info vip.NodeInfo, r checkResult) {
 	r.Subject = "link of VIPs"
 	n, err := netif.New(netif.Options{Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface,
 		ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown})
+	if err == nil && !cfg.Link.AllowDown {
+		_, err = n.WhyNotUp() // for which the manager waits
+	}
 	if err != nil {
 		r.Severity, r.Message = unfit, err.Error()
 		return info, r

@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -29,6 +31,31 @@ func TestPreflightOfLink(t *testing.T) {
 			got = append(got, r.Subject+" "+string(r.Severity))
 		}
 		check.Equal(t, strings.Join(got, ", "), want, "vip_arp=%v", arp)
+	}
+}
+
+// TestPreflightOfDownLink: a link that the manager waits for makes a node unfit, unless the option says that it is to. A new namespace has lo alone, and that is down.
+func TestPreflightOfDownLink(t *testing.T) {
+	runtime.LockOSThread() // for ever: the thread ends with the test
+	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+		t.Skip("needs root: ", err)
+	}
+	for _, tt := range []struct {
+		link  string
+		waits bool
+		want  string
+	}{
+		{"lo", false, "error vip_interface=lo: the interface is not up"},
+		{"", false, "error vip_interface is not set, and this node has no default route"},
+		{"bond0", false, "error vip_interface=bond0: this node has no such interface; it has lo."},
+		{"lo", true, "ok lo (vip_interface"},
+		{"bond0", true, "ok bond0 (vip_interface"},
+	} {
+		var c config.Config
+		c.Link.Interface, c.Link.AllowDown = tt.link, tt.waits
+		if _, r := checkLink(c); !strings.HasPrefix(string(r.Severity)+" "+r.Message, tt.want) {
+			t.Errorf("%q, %v: %s %s; want %s", tt.link, tt.waits, r.Severity, r.Message, tt.want)
+		}
 	}
 }
 

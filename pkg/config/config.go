@@ -233,8 +233,10 @@ var supported = slices.Concat(
 				return err
 			}},
 		{Env: "vip_allow_interface_not_up", Flag: "allowInterfaceNotUp", Type: Bool, Default: "false",
-			Meaning: "Start although the interface is not up, and wait for it. The node carries no VIP before it is.",
-			set:     store(parseBool, func(c *Config) *bool { return &c.Link.AllowDown })},
+			Meaning: "Start although the interface does not exist yet, as a bond that is made later, and wait for it. One " +
+				"that exists and is not up, or a default route that is missing, is waited for without this option, too. With " +
+				"it `herald preflight` lets all of that pass.",
+			set: store(parseBool, func(c *Config) *bool { return &c.Link.AllowDown })},
 	}),
 	inSection(groupLeases, []Option{
 		{Env: "vip_leaseduration", Flag: "leaseDuration", Type: Seconds, Default: "15",

@@ -475,24 +475,29 @@ func TestHeartbeatsFollowTheRoute(t *testing.T) {
 	})
 }
 
+// A link that is down at the start, or a default route that is not there yet, is waited for; one that does not exist is a mistake, unless it is to be made later.
 func TestNewChecksTheInterface(t *testing.T) {
 	const kernel = "link 1 lo loopback\n link 2 eth0 up\n link 3 eth1 down\n default 4 eth0"
+	const none = ": this node has no such interface; it has eth0, eth1, lo. Correct the name, or set vip_allow_interface_not_up=true if the interface is made later"
+	const down = "vip_interface=eth1: the interface is not up: check its cable and the switch port"
+	const route = "vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"
 	for _, tt := range []struct {
 		vip, svc string
-		without  bool // a default route
-		want     string
+		without  bool   // a default route
+		want     string // what is wrong
+		fails    bool   // to start
 	}{
-		{"", "", false, "<nil>"},
-		{"", "auto", false, "<nil>"},
-		{"eth0", "eth0", true, "<nil>"},
-		{"eth7", "", false, "vip_interface=eth7: this node has no such interface; it has eth0, eth1, lo"},
-		{"eth0", "eth7", false, "vip_servicesinterface=eth7: this node has no such interface; it has eth0, eth1, lo"},
-		{"eth1", "", false, "vip_interface=eth1: the interface is not up (vip_allow_interface_not_up=true starts regardless)"},
-		{"eth1", "eth1", false, "vip_interface=eth1: the interface is not up (vip_allow_interface_not_up=true starts regardless)"},
-		{"eth1", "eth7", false, `vip_interface=eth1: the interface is not up (vip_allow_interface_not_up=true starts regardless)
-			vip_servicesinterface=eth7: this node has no such interface; it has eth0, eth1, lo`},
-		{"", "", true, "vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"},
-		{"", "auto", true, "vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"},
+		{"", "", false, "<nil>", false},
+		{"", "auto", false, "<nil>", false},
+		{"eth0", "eth0", true, "<nil>", false},
+		{"eth7", "", false, "vip_interface=eth7" + none, true},
+		{"eth0", "eth7", false, "vip_servicesinterface=eth7" + none, true},
+		{"eth1", "", false, down, false},
+		{"eth1", "eth1", false, down, false},
+		{"eth0", "eth1", false, strings.Replace(down, "vip_interface", "vip_servicesinterface", 1), false},
+		{"eth1", "eth7", false, down + "\nvip_servicesinterface=eth7" + none, true},
+		{"", "", true, route, false},
+		{"", "auto", true, route, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newFake(kernel)
@@ -502,9 +507,15 @@ func TestNewChecksTheInterface(t *testing.T) {
 			logger, logged := log()
 			o := Options{Log: logger, Poke: func() {}, Tenure: always, Interface: tt.vip, ServicesInterface: tt.svc}
 			_, err := newInterfaces(o, k)
-			check.Same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
+			check.Equal(t, err != nil, tt.fails, "%q %q: fails", tt.vip, tt.svc)
+			if tt.fails {
+				check.Same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
+			} else {
+				check.Equal(t, strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>", "%q %q: warned", tt.vip, tt.svc)
+			}
 			o.AllowNotUp = true
-			check.Value(newInterfaces(o, k))(t)
+			_, err = check.Value(newInterfaces(o, k))(t).WhyNotUp()
+			check.Same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
 			check.Equal(t, strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>", "%q %q: warned", tt.vip, tt.svc)
 		})
 	}

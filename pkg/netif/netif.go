@@ -68,7 +68,7 @@ type Interfaces struct {
 	advertised map[netip.Prefix]bool      // of the last Put
 }
 
-// New reads the links and addresses; it fails without a link of VIPs, unless AllowNotUp.
+// New reads the links and addresses; it fails if a link of VIPs does not exist, unless AllowNotUp.
 func New(o Options) (*Interfaces, error) {
 	k, err := openNetlink()
 	if err != nil {
@@ -102,11 +102,10 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 	}
 	n.macvlans.ready = n.snapshot.leftMacvlans()
 	n.view.Store(n.newView())
-	if err := n.checkInterfaces(); err != nil {
-		if !o.AllowNotUp {
-			return nil, err
-		}
-		n.log.Warn("starting although the interface of VIPs is not up", "why", err)
+	if missing, err := n.WhyNotUp(); missing && !o.AllowNotUp {
+		return nil, err
+	} else if err != nil {
+		n.log.Warn("an interface of VIPs is not up yet; its VIPs wait for it", "why", err)
 	}
 	return n, nil
 }
@@ -158,18 +157,20 @@ func (n *Interfaces) Run(ctx context.Context) error {
 	return nil
 }
 
-// checkInterfaces returns an error for each interface of VIPs that is not up.
-func (n *Interfaces) checkInterfaces() error {
+// WhyNotUp returns an error for each interface of VIPs that is not up; missing: one does not exist.
+func (n *Interfaces) WhyNotUp() (missing bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	var errs []error
 	check := func(option, name string) {
 		l, ok := n.snapshot.linkNamed(n.snapshot.realName(name))
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("%s=%s: this node has no such interface; it has %s", option, name,
-				n.snapshot.names()))
+			missing = true
+			errs = append(errs, fmt.Errorf("%s=%s: this node has no such interface; it has %s. Correct the name, or set "+
+				"vip_allow_interface_not_up=true if the interface is made later", option, name, n.snapshot.names()))
 		case !l.up:
-			errs = append(errs, fmt.Errorf("%s=%s: the interface is not up (vip_allow_interface_not_up=true starts regardless)",
-				option, name))
+			errs = append(errs, fmt.Errorf("%s=%s: the interface is not up: check its cable and the switch port", option, name))
 		}
 	}
 	if n.opts.Interface != "" {
@@ -182,7 +183,7 @@ func (n *Interfaces) checkInterfaces() error {
 		errs = append(errs, errors.New("vip_interface is not set, and this node has no default route to choose an "+
 			"interface by: set vip_interface"))
 	}
-	return errors.Join(errs...)
+	return missing, errors.Join(errs...)
 }
 
 type metrics struct {
