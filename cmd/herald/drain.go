@@ -143,7 +143,8 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
 	}
-	if err := d.unmark(within, d.object, before.snapshot.At.Add(d.timeout+time.Minute)); err != nil {
+	// clearReturn ends it; the hour is for owners' clocks, and if this command is killed
+	if err := d.unmark(within, d.object, before.snapshot.At.Add(d.timeout+time.Hour)); err != nil {
 		return err
 	}
 	if len(before.staying) > 0 {

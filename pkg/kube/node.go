@@ -75,7 +75,7 @@ func exclusionReason(o *corev1.Node) string {
 
 const (
 	drainKey  = "heraldvip.io/drain"  // when it was set (RFC 3339): the node is to carry no VIP
-	returnKey = "heraldvip.io/return" // until when (RFC 3339) the node gets back what it handed over
+	returnKey = "heraldvip.io/return" // until when at most (RFC 3339) the node gets back what it handed over
 )
 
 // Drain annotates a Node so that it carries no VIP.
@@ -83,7 +83,7 @@ func Drain(ctx context.Context, cfg *rest.Config, node string, now time.Time) er
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: now.UTC().Format(time.RFC3339), returnKey: nil})
 }
 
-// Undrain removes Drain's annotation; until then the node gets its VIPs back.
+// Undrain removes Drain's annotation; until ClearReturn, or then, the node gets its VIPs back.
 func Undrain(ctx context.Context, cfg *rest.Config, node string, until time.Time) error {
 	return annotateNode(ctx, cfg, node, map[string]any{drainKey: nil, returnKey: until.UTC().Format(time.RFC3339)})
 }
