@@ -115,6 +115,7 @@ type besideWrite struct {
 // standBeside starts what dueBeside returns, maxBeside at a time, where this node may write the table.
 func (l *Leases) standBeside(ctx context.Context, now time.Time) {
 	b := &l.beside
+	maps.DeleteFunc(b.waits, func(_ vip.Key, until time.Time) bool { return !now.Before(until) })
 	if b.pending >= maxBeside || !l.mayWriteTable(now) {
 		return
 	}

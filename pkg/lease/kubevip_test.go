@@ -80,6 +80,12 @@ func TestBesideKubeVIP(t *testing.T) {
 		n2.planFor("n1", "b", "theirs") // no Service has a any more
 		time.Sleep(unknownTime + 2*time.Second)
 		check.Equal(t, s.Lease(lk("a")), nil, "the Lease of a unit that nobody has")
+		time.Sleep(besideWait)
+		for _, n := range []*node{n1, n2} {
+			n.mu.Lock()
+			check.Equal(t, len(n.beside.waits), 0, "Leases for which %s waits, though nothing is under way", n.name)
+			n.mu.Unlock()
+		}
 		time.Sleep(30 * time.Minute)
 		check.Equal(t, keptBy(s, "b", besideTime), "n1", "who keeps b while kube-vip goes on")
 		stop()
