@@ -58,7 +58,7 @@ type table struct {
 	pending  bool // a read or write is under way
 	failures int
 	until    time.Time // no write is started before
-	shortTry int       // how many of the next writes time out soon
+	errors   int       // writes in a row that failed, without conflicts; few, and the next times out soon
 
 	doubt       *doubt
 	handingOver map[vip.Key]vip.HandingOver
@@ -403,6 +403,7 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	}
 	all := l.listChanges(now)
 	if len(all) == 0 && !rewrite && t.doubt == nil {
+		l.endErrors() // another node may have written it
 		return
 	}
 	given := make(map[vip.Key]bool)
@@ -535,7 +536,7 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 	t.doubt = unsure
 	x := next.lease(t.object, l.o.Namespace, l.o.Node, time.Now())
 	timeout := l.o.RenewDeadline / 2
-	if t.shortTry < shortTries && l.own.shortTries > 0 {
+	if t.errors < shortTries && l.own.shortTries > 0 {
 		timeout = min(timeout, shortTimeout)
 	}
 	l.start(ctx, timeout, func(ctx context.Context) func() {
@@ -552,7 +553,8 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 			switch {
 			case err == nil:
 				l.metrics.written.WithLabelValues("ok").Inc()
-				t.failures, t.until, t.shortTry = 0, time.Time{}, 0
+				l.endErrors()
+				t.failures, t.until = 0, time.Time{}
 				l.setTable(got, now) // unless the watch has shown a later one meanwhile, which may be spoilt
 				l.takeTable(next, now)
 				return
@@ -566,19 +568,29 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 						delete(t.handingOver, k)
 					}
 				}
+				l.changed = l.changed || len(given) > 0
 				l.applyRead(read, known, readErr, now)
 			default:
 				l.metrics.written.WithLabelValues("error").Inc()
-				t.shortTry++
-				l.o.Log.Warn("the table of who owns what can't be written; trying again", "lease", l.tableKey(), "err", err)
+				if t.errors++; t.errors == 1 {
+					l.o.Log.Warn("the table of who owns what can't be written; trying on", "lease", l.tableKey(), "err",
+						err)
+				}
 			}
-			l.changed = true
 			t.failures = min(t.failures+1, 6)
 			if t.until = now.Add(25 * time.Millisecond << t.failures); refused {
 				t.until = now // what was read decides
 			}
 		}
 	})
+}
+
+// endErrors logs that no write is failing any more.
+func (l *Leases) endErrors() {
+	if l.table.errors > 0 {
+		l.o.Log.Info("the table of who owns what is up to date again", "lease", l.tableKey())
+	}
+	l.table.errors = 0
 }
 
 // mergeDoubt adds an unknown write to the doubt, if both replace one table.

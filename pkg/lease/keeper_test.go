@@ -753,6 +753,48 @@ func TestTableRefused(t *testing.T) {
 	})
 }
 
+// TestTableRefusedIsLogged: once, and when it is over; and no try that changes nothing has the agent pass.
+func TestTableRefusedIsLogged(t *testing.T) {
+	withServer(t, func(t *testing.T, s *leasetest.Server) {
+		var refuses atomic.Bool
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if l.Name == TableName && refuses.Load() {
+				return apierrors.NewForbidden(leasesResource, l.Name, errors.New("a policy"))
+			}
+			return nil
+		}
+		var log check.Buffer
+		var pokes atomic.Int64
+		n1, run := newNode(t, s, "n1", func(o *Options) {
+			logTo(&log)(o)
+			poke := o.Poke
+			o.Poke = func() { pokes.Add(1); poke() }
+		})
+		run(func(err error) { check.OK(t, err) })
+		n1.want("a")
+		waitServes(t, n1, "a", 5*time.Second)
+		time.Sleep(5 * time.Second)
+		for _, ends := range []func(){
+			func() { refuses.Store(false); waitServes(t, n1, "b", 5*time.Second) },
+			func() { n1.want("a") }, // and there is nothing to write
+			func() { refuses.Store(false); waitServes(t, n1, "b", 5*time.Second) },
+		} {
+			n1.want("a")
+			time.Sleep(2 * unknownTime)
+			refuses.Store(true)
+			n1.want("a", "b")
+			time.Sleep(time.Second)
+			pokes.Store(0)
+			time.Sleep(time.Minute)
+			check.Between(t, pokes.Load(), 0, 2, "passes in a minute")
+			ends()
+			time.Sleep(time.Second)
+		}
+		check.Equal(t, strings.Count(log.String(), "can't be written"), 3, "lines that it can't be written, in three minutes, one for each")
+		check.Equal(t, strings.Count(log.String(), "is up to date again"), 3, "lines that it was")
+	})
+}
+
 // TestStop: a node that stops gives back at once what it has, and leaves nothing but the table.
 func TestStop(t *testing.T) {
 	withPair(t, func(t *testing.T, s *leasetest.Server, n1, n2 *node) {
