@@ -255,7 +255,7 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 // addEndpoint adds an endpoint's node, if ready or still serving.
 func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	ready := ptr.Deref(e.Conditions.Ready, true)
-	serving := ptr.Deref(e.Conditions.Serving, ready)
+	serving := ptr.Deref(e.Conditions.Serving, true)
 	terminating := ptr.Deref(e.Conditions.Terminating, false)
 	node := ptr.Deref(e.NodeName, "")
 	switch {

@@ -155,7 +155,7 @@ func TestReadSliceConditions(t *testing.T) {
 		{"serving but not ready nor terminating", new("n1"), conditions(no, yes, no), vip.Endpoints{}},
 		{"serving and terminating", new("n1"), conditions(no, yes, yes), vip.Endpoints{Terminating: []string{"n1"}}},
 		{"terminating and not serving", new("n1"), conditions(no, no, yes), vip.Endpoints{}},
-		{"terminating and serving unknown, not ready", new("n1"), conditions(no, nil, yes), vip.Endpoints{}},
+		{"terminating and serving unset, which means yes", new("n1"), conditions(no, nil, yes), vip.Endpoints{Terminating: []string{"n1"}}},
 		{"ready although terminating", new("n1"), conditions(yes, yes, yes), vip.Endpoints{Ready: []string{"n1"}}},
 		{"ready, node unknown", nil, conditions(yes, nil, nil), vip.Endpoints{WithoutNode: true}},
 		{"terminating, node unknown", new(""), conditions(no, yes, yes), vip.Endpoints{WithoutNode: true}},
