@@ -52,12 +52,11 @@ func historyCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		r, err := newHistoryReport(s)
+		r, err := newHistoryReport(s, *since)
 		if err != nil {
 			return err
 		}
-		from := time.Now().Add(-*since)
-		r.Moves = slices.DeleteFunc(r.Moves, func(m vip.Move) bool { return m.At.Before(from) || !isOf(m.Service, of) })
+		r.Moves = slices.DeleteFunc(r.Moves, func(m vip.Move) bool { return !isOf(m.Service, of) })
 		if of.Name != "" && len(r.Moves) == 0 { // of one that was deleted there may be some
 			if err := checkExists(s.Services, of); err != nil {
 				return err
@@ -68,14 +67,15 @@ func historyCommand() *cobra.Command {
 	return c
 }
 
-// newHistoryReport returns the moves in a cluster's table, if readable.
-func newHistoryReport(s kube.Snapshot) (r historyReport, err error) {
+// newHistoryReport returns the moves in a cluster's table, if readable, that are not older than since.
+func newHistoryReport(s kube.Snapshot, since time.Duration) (r historyReport, err error) {
 	v := newStatusView(s, s.At)
 	units, ok := lease.Moves(s.Leases, v.announcers)
 	if !ok {
 		return r, errors.New("the Lease " + lease.TableName + ", which has the moves, is not there or can't be read" +
 			strings.Join(append([]string{""}, s.Missing...), "; missing: "))
 	}
+	units = slices.DeleteFunc(units, func(m vip.Move) bool { return m.At.Before(s.At.Add(-since)) })
 	r.Moves = serviceMoves(units, s.Services, v.options().CommonOptions, v.controlPlaneLease())
 	return r, nil
 }

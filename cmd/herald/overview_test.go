@@ -182,7 +182,8 @@ func TestHistory(t *testing.T) {
   kube-system/herald-pools
   kube-system/plndr-cp-lock
 `, serviceWith("web", "10.0.0.1", "10.0.0.1"), shared)
-	r := check.Value(newHistoryReport(s))(t)
+	s.At = noon // this machine's clock is far ahead of it
+	r := check.Value(newHistoryReport(s, time.Hour))(t)
 	var out strings.Builder
 	check.OK(t, r.write(&out, ""))
 	const want = `WHEN (UTC)               SERVICE       VIP       FROM  TO      OUTAGE               WHY
@@ -192,6 +193,8 @@ func TestHistory(t *testing.T) {
 2026-01-01 11:00:02.500  default/web   10.0.0.1  n2    n1      unanswered for 2.31s  n2: it is dead on the VIPs' link
 `
 	check.Equal(t, squeeze(out.String()), squeeze(want), "the history")
+	r = check.Value(newHistoryReport(s, time.Hour-2*time.Second))(t)
+	check.Equal(t, len(r.Moves), 2, "moves that are not older than 11:00:02")
 }
 
 // TestHistoryOfSharedLease: with svc_election=false all Services move at once, but none that no node announces.
@@ -210,7 +213,7 @@ func TestHistoryOfSharedLease(t *testing.T) {
 		s.Leases[0] = nodeLease("n1", time.Second, info)
 		s.At = noon
 		var got []string
-		for _, m := range check.Value(newHistoryReport(s))(t).Moves {
+		for _, m := range check.Value(newHistoryReport(s, 24*time.Hour))(t).Moves {
 			got = append(got, m.Service.String()+" to "+m.To)
 		}
 		check.Equal(t, strings.Join(got, ", "), want, "the moves, with %s", info)
@@ -222,12 +225,12 @@ func squeeze(text string) string { return strings.Join(strings.Fields(text), " "
 
 // TestHistoryOfNobody: that nothing has moved is said only of a table.
 func TestHistoryOfNobody(t *testing.T) {
-	r := check.Value(newHistoryReport(withMoves("")))(t)
+	r := check.Value(newHistoryReport(withMoves(""), 24*time.Hour))(t)
 	var out strings.Builder
 	check.OK(t, r.write(&out, ""))
 	check.Contains(t, out.String(), "nothing has moved")
 	s := withMoves("")
 	s.Leases, s.Missing = s.Leases[:1], []string{"Leases"}
-	_, err := newHistoryReport(s)
+	_, err := newHistoryReport(s, 24*time.Hour)
 	check.Contains(t, text(err), "herald-table", "missing: Leases")
 }

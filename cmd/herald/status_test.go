@@ -491,7 +491,7 @@ func FuzzHistory(f *testing.F) {
 	f.Add("2026-01-01T00:00:00Z\n  /\n  a/b/c\r\n  \t/\n")
 	f.Add("x\n  default/a\n")
 	f.Fuzz(func(t *testing.T, moves string) {
-		r := check.Value(newHistoryReport(withMoves(moves)))(t)
+		r := check.Value(newHistoryReport(withMoves(moves), 24*time.Hour))(t)
 		var b strings.Builder
 		check.OK(t, r.write(&b, ""))
 		expectTables(t, b.String(), len(r.Moves)+2)
