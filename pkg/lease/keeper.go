@@ -55,10 +55,9 @@ type table struct {
 	placedAt time.Time             // when the last write was started that placed units
 	gather   time.Duration
 	wake     *time.Timer
-	pending  bool // a read or write is under way
-	failures int
+	pending  bool      // a read or write is under way
+	failures int       // of writes, in a row, but for conflicts; few, and the next times out soon
 	until    time.Time // no write is started before
-	errors   int       // writes in a row that failed, without conflicts; few, and the next times out soon
 
 	doubt       *doubt
 	handingOver map[vip.Key]vip.HandingOver
@@ -403,7 +402,7 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	}
 	all := l.listChanges(now)
 	if len(all) == 0 && !rewrite && t.doubt == nil {
-		l.endErrors() // another node may have written it
+		l.endFailures() // another node may have written it
 		return
 	}
 	given := make(map[vip.Key]bool)
@@ -536,7 +535,7 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 	t.doubt = unsure
 	x := next.lease(t.object, l.o.Namespace, l.o.Node, time.Now())
 	timeout := l.o.RenewDeadline / 2
-	if t.errors < shortTries && l.own.shortTries > 0 {
+	if t.failures < shortTries && l.own.shortTries > 0 {
 		timeout = min(timeout, shortTimeout)
 	}
 	l.start(ctx, timeout, func(ctx context.Context) func() {
@@ -553,8 +552,7 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 			switch {
 			case err == nil:
 				l.metrics.written.WithLabelValues("ok").Inc()
-				l.endErrors()
-				t.failures, t.until = 0, time.Time{}
+				l.endFailures()
 				l.setTable(got, now) // unless the watch has shown a later one meanwhile, which may be spoilt
 				l.takeTable(next, now)
 				return
@@ -572,25 +570,23 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 				l.applyRead(read, known, readErr, now)
 			default:
 				l.metrics.written.WithLabelValues("error").Inc()
-				if t.errors++; t.errors == 1 {
+				if t.failures == 0 {
 					l.o.Log.Warn("the table of who owns what can't be written; trying on", "lease", l.tableKey(), "err",
 						err)
 				}
-			}
-			t.failures = min(t.failures+1, 6)
-			if t.until = now.Add(25 * time.Millisecond << t.failures); refused {
-				t.until = now // what was read decides
+				t.failures = min(t.failures+1, 6)
+				t.until = now.Add(25 * time.Millisecond << t.failures)
 			}
 		}
 	})
 }
 
-// endErrors logs that no write is failing any more.
-func (l *Leases) endErrors() {
-	if l.table.errors > 0 {
+// endFailures takes in that no write fails any more.
+func (l *Leases) endFailures() {
+	if l.table.failures > 0 {
 		l.o.Log.Info("the table of who owns what is up to date again", "lease", l.tableKey())
 	}
-	l.table.errors = 0
+	l.table.failures, l.table.until = 0, time.Time{}
 }
 
 // mergeDoubt adds an unknown write to the doubt, if both replace one table.
