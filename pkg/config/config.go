@@ -233,9 +233,8 @@ var supported = slices.Concat(
 				return err
 			}},
 		{Env: "vip_allow_interface_not_up", Flag: "allowInterfaceNotUp", Type: Bool, Default: "false",
-			Meaning: "Start although the interface does not exist yet, as a bond that is made later, and wait for it. One " +
-				"that exists and is not up, or a default route that is missing, is waited for without this option, too. With " +
-				"it `herald preflight` lets all of that pass.",
+			Meaning: "Start although the interface does not exist yet, and wait for it. One that is not up is waited for " +
+				"without this option, too, but `herald preflight` then calls the node unfit.",
 			set: store(parseBool, func(c *Config) *bool { return &c.Link.AllowDown })},
 	}),
 	inSection(groupLeases, []Option{
