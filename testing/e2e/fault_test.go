@@ -493,6 +493,37 @@ func TestUnplugged(t *testing.T) {
 	awaitOwnedBy(t, "a", to)
 }
 
+// After a power cut nodes are up before their switch: Heralds that have begun with their link down take the VIP once it is up.
+func TestStartedUnplugged(t *testing.T) {
+	reconnect := func() {
+		for _, n := range cluster.Nodes() {
+			cluster.Reconnect(n)
+		}
+	}
+	t.Cleanup(reconnect)
+	for _, n := range cluster.Nodes() {
+		check.OK(t, cluster.Unplug(n))
+	}
+	f := start(t, env("vip_interface", "eth0"))
+	for _, n := range cluster.Nodes() {
+		f.awaitLog(n, "vip_interface=eth0: the interface is not up", time.Second)
+	}
+	createService(t, webService("a", "10.77.0.50"))
+	time.Sleep(15 * time.Second) // nodes that have never heard each other are suspect by then
+	if out := runHerald(t, "status"); !strings.Contains(out, "its link eth0 is down") {
+		t.Errorf("herald status does not name the link:\n%s", out)
+	}
+	w, began := whoHas(t, 20*time.Millisecond, "10.77.0.50"), time.Now()
+	reconnect()
+	node := awaitAnswer(t, w, "10.77.0.50", 3*time.Second) // about 1 s
+	t.Logf("%s answers after %v", node, time.Since(began).Round(time.Millisecond))
+	awaitDetectable(t)
+	if owners := w.Stop().Addrs[0].Owners(); !slices.Equal(owners, []string{node}) {
+		t.Errorf("answered by %v, one after the other", owners)
+	}
+	awaitOwnedBy(t, "a", node)
+}
+
 // A node that may not carry VIPs hands them over without a gap.
 func TestExcluded(t *testing.T) {
 	start(t, env())
