@@ -23,16 +23,16 @@ const module, root = "github.com/heraldvip/herald/", ".."
 type room struct{ floor, ceiling int }
 
 var rooms = map[string]room{
-	"cmd/herald":   {3, 4287},
+	"cmd/herald":   {3, 4291},
 	"pkg/agent":    {2, 860},
 	"pkg/manifest": {2, 924},
 	"pkg/plan":     {1, 6022},
 	"pkg/pool":     {1, 1941},
 	"pkg/migrate":  {1, 881},
 	"pkg/kube":     {1, 5362},
-	"pkg/lease":    {1, 3168},
+	"pkg/lease":    {1, 3190},
 	"pkg/peers":    {1, 1935},
-	"pkg/netif":    {1, 2639},
+	"pkg/netif":    {1, 2640},
 	"pkg/l2":       {1, 2058},
 	"pkg/bgp":      {1, 1957},
 	"pkg/bfd":      {1, 684},
@@ -41,10 +41,10 @@ var rooms = map[string]room{
 	"pkg/dhcp":     {1, 1645},
 	"pkg/upnp":     {1, 1783},
 	"pkg/health":   {1, 582},
-	"pkg/quorum":   {1, 998},
+	"pkg/quorum":   {1, 1018},
 	"pkg/serve":    {1, 674},
 	"pkg/vip":      {0, 1986},
-	"pkg/config":   {0, 2419},
+	"pkg/config":   {0, 2420},
 	"pkg/mailbox":  {0, 85},
 	"pkg/metric":   {0, 46},
 }
