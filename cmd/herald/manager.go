@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -407,7 +406,6 @@ func (n *node) others() []task {
 
 type task interface {
 	Run(ctx context.Context) error
-	String() string
 }
 
 type tasks struct {
@@ -433,11 +431,11 @@ func (x tasks) run(ctx context.Context, log *slog.Logger) error {
 	start := func(ctx context.Context, tasks ...task) {
 		for _, t := range tasks {
 			group.Go(func() error {
-				if err := t.Run(ctx); err != nil {
+				err := t.Run(ctx)
+				if err != nil {
 					cancel()
-					return fmt.Errorf("%s: %w", t, err)
 				}
-				return nil
+				return err
 			})
 		}
 	}
@@ -455,10 +453,7 @@ func (x tasks) run(ctx context.Context, log *slog.Logger) error {
 		defer cancel()
 		defer stop()
 		defer stopReading() // they release by what the caches show
-		if err := x.leases.Run(rest); err != nil {
-			return fmt.Errorf("%s: %w", x.leases, err)
-		}
-		return nil
+		return x.leases.Run(rest)
 	})
 	group.Go(func() error {
 		defer stop()

@@ -82,12 +82,10 @@ type fakeTask struct {
 	*ending
 }
 
-func (f *fakeTask) String() string { return f.name }
-
 func (f *fakeTask) Run(ctx context.Context) error {
 	select {
 	case <-f.fails:
-		return errFake
+		return fmt.Errorf("%s: %w", f.name, errFake)
 	case <-ctx.Done():
 	}
 	f.add(f.name)

@@ -115,9 +115,6 @@ func New(o Options) *Agent {
 		logged: make(map[string]string), metrics: newMetrics()}
 }
 
-// String names the task.
-func (a *Agent) String() string { return "agent" }
-
 // Poke says that the World may have changed, without blocking.
 func (a *Agent) Poke() { a.poke.Send() }
 

@@ -79,9 +79,6 @@ func New(o Options) *Speaker {
 	return s
 }
 
-// String names the task.
-func (s *Speaker) String() string { return "bgp" }
-
 // Put replaces the routes; former ones with Keep stay. It does not block. One goroutine calls it.
 func (s *Speaker) Put(routes []vip.Route) {
 	before := s.wanted.Get()

@@ -63,9 +63,6 @@ func New(o Options) *Clients {
 	return c
 }
 
-// String names the task.
-func (c *Clients) String() string { return "DHCP clients" }
-
 // Put replaces the requests for Run. A missing one's lease stays at the server for another node; one with Release is
 // given back.
 func (c *Clients) Put(want []vip.DHCPRequest) { c.want.Put(want) }

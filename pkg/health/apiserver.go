@@ -36,9 +36,6 @@ const startFailures = int(time.Minute / maxNotReadyPeriod)
 // NewAPIServerCheck makes an APIServerCheck, which needs Run.
 func NewAPIServerCheck(o APIServerOptions) *APIServerCheck { return &APIServerCheck{o: o} }
 
-// String names the task.
-func (a *APIServerCheck) String() string { return "readiness of the API server" }
-
 // Ready reports whether this node's API server is ready, without blocking.
 func (a *APIServerCheck) Ready() bool { return a.ready.Load() }
 

@@ -62,9 +62,6 @@ func NewChecker(log *slog.Logger, poke func()) *Checker {
 	return c
 }
 
-// String names the task.
-func (c *Checker) String() string { return "health checks" }
-
 // Put replaces the HealthChecks, one per Service, without blocking.
 func (c *Checker) Put(want []vip.HealthCheck) { c.want.Put(want) }
 

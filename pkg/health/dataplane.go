@@ -109,9 +109,6 @@ func NewDataPlane(o DataPlaneOptions) *DataPlane {
 	return d
 }
 
-// String names the task.
-func (d *DataPlane) String() string { return "data plane" }
-
 // Collectors returns the metric.
 func (d *DataPlane) Collectors() []prometheus.Collector { return []prometheus.Collector{d.gauge} }
 

@@ -196,9 +196,6 @@ func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, clien
 	}
 }
 
-// String names the task.
-func (c *Cluster) String() string { return "kube: caches" }
-
 // Run keeps the caches until ctx ends.
 func (c *Cluster) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)

@@ -74,9 +74,6 @@ func NewCredentialsWatch(cfg *rest.Config, origin Origin, nodeLease vip.Key, ten
 	return &CredentialsWatch{file: origin.File, cfg: cfg, used: credentialsOf(cfg), tenure: tenure, ask: ask, log: log}
 }
 
-// String names the task.
-func (w *CredentialsWatch) String() string { return "credentials" }
-
 // Run returns an error once other credentials were seen twice, and the process may end.
 func (w *CredentialsWatch) Run(ctx context.Context) error {
 	if w.file == "" {

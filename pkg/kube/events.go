@@ -155,9 +155,6 @@ func (s *eventState) begin(now time.Time) bool {
 	return s.repeats <= maxRepeats
 }
 
-// String names the task.
-func (e *Events) String() string { return "kube: events" }
-
 // warnEvery is how often refused Events are logged at most.
 const warnEvery = 10 * time.Minute
 

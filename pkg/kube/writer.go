@@ -125,9 +125,6 @@ func (s *Statuses) forget(k vip.Key, kind int) {
 	s.tell(s.refused[kind], k, "")
 }
 
-// String names the task.
-func (s *Statuses) String() string { return "kube: statuses" }
-
 // Run writes until ctx ends, and the writes under way have ended.
 func (s *Statuses) Run(ctx context.Context) error {
 	q := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[vip.Key]{Queue: s.queue})

@@ -105,9 +105,6 @@ func newAnnouncer(o Options, n network) *Announcer {
 	return a
 }
 
-// String names the task.
-func (a *Announcer) String() string { return "layer 2 announcements" }
-
 // Observe sets w.Heard to other hosts' last announcements, and w.CheckResults.
 func (a *Announcer) Observe(w *vip.World) {
 	w.Heard = a.heard.lastAnnouncements()

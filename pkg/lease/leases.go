@@ -92,9 +92,6 @@ func New(store Store, o Options) *Leases {
 	}
 }
 
-// String names the task.
-func (l *Leases) String() string { return "leases" }
-
 // Wake has Run look at its sources at once. It does not block.
 func (l *Leases) Wake() { l.wake.Send() }
 

@@ -110,9 +110,6 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 	return n, nil
 }
 
-// String names the task.
-func (n *Interfaces) String() string { return "network interfaces" }
-
 // Observe fills in Bound, Unmanaged, AddressFights, and the World's macvlans.
 func (n *Interfaces) Observe(w *vip.World) {
 	v := n.view.Load()

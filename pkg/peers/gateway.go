@@ -47,9 +47,6 @@ func NewGateway(o GatewayOptions) *Gateway {
 	return g
 }
 
-// String names the task.
-func (g *Gateway) String() string { return "gateway" }
-
 // Liveness returns whether the gateway answered last; Unknown without one, or if it was asked before since or too long
 // ago. It has Run ask, and does not block.
 func (g *Gateway) Liveness(since time.Time) vip.Liveness {

@@ -72,9 +72,6 @@ func NewKeys(log *slog.Logger, source string, read func(context.Context) ([]byte
 	return &Keys{log: log, source: source, read: read, keys: mailbox.New[[][]byte]()}
 }
 
-// String names the task.
-func (k *Keys) String() string { return "peers: keys" }
-
 // Get returns the keys read last, or nil, not to be changed.
 func (k *Keys) Get() [][]byte { return k.keys.Get() }
 

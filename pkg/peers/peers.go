@@ -81,9 +81,6 @@ func New(o Options) *Peers {
 	}
 }
 
-// String names the task.
-func (p *Peers) String() string { return "peers" }
-
 // SetHeartbeat sets what heartbeats contain. A change is sent at once, and again 25 ms later.
 func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	p.mu.Lock()

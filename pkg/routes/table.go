@@ -68,9 +68,6 @@ func NewTable(o Options) *Table {
 	return t
 }
 
-// String names the task.
-func (t *Table) String() string { return "routing table" }
-
 // Observe sets Advertised, without BGP, and RoutesDraining, if routes began to drain less than two seconds ago.
 func (t *Table) Observe(w *vip.World) {
 	if w.Advertised == nil {

@@ -83,9 +83,6 @@ func New(o Options) *Server {
 // Collectors are the metrics of the Server.
 func (s *Server) Collectors() []prometheus.Collector { return []prometheus.Collector{s.refused} }
 
-// String names the task.
-func (s *Server) String() string { return "http" }
-
 // Run serves until ctx is done, and returns nil: failures are logged, and tried again.
 func (s *Server) Run(ctx context.Context) error {
 	var all sync.WaitGroup

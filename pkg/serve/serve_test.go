@@ -273,12 +273,6 @@ func TestStopDuringRequest(t *testing.T) {
 	}
 }
 
-func TestString(t *testing.T) {
-	if got := New(options("", 0, slog.New(slog.DiscardHandler))).String(); got != "http" {
-		t.Errorf("String = %q, want http", got)
-	}
-}
-
 // logs is a log that keeps level and message.
 type logs struct {
 	mu    sync.Mutex

@@ -88,9 +88,6 @@ func New(o Options) *Mapper {
 	return m
 }
 
-// String names the task.
-func (m *Mapper) String() string { return "upnp" }
-
 // Put replaces what is wanted. A mapping that is not Here is handed over, and left on its gateway. One that is missing
 // is removed if it is this node's.
 func (m *Mapper) Put(want []vip.Mapping) {

@@ -185,7 +185,7 @@ func Run(t testing.TB, task Task) (stop func()) {
 		done = true
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("%v: %v", task, err)
+			t.Errorf("%T: %v", task, err)
 		}
 	}
 	t.Cleanup(stop)
