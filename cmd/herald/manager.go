@@ -296,7 +296,8 @@ func (n *node) explain(service string) (any, bool) {
 	if pass == nil {
 		return nil, false
 	}
-	return plan.Explain(planRules(n.cfg), pass.World, keyOf(service))
+	namespace, name, _ := strings.Cut(service, "/")
+	return plan.Explain(planRules(n.cfg), pass.World, vip.Key{Namespace: namespace, Name: name})
 }
 
 func commonOptions(cfg config.Config) vip.CommonOptions {

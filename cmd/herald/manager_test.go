@@ -193,8 +193,8 @@ func TestCommonLease(t *testing.T) {
 	both := vip.Key{Namespace: "kube-system", Name: "both"}
 	worker := cfg
 	worker.ControlPlane.Enable = false
-	if o := publishedOptions(cfg); o.SharedLease == both || o.SharedLease != commonOptions(worker).SharedLease || o.ControlPlaneLease != both.String() {
-		t.Errorf("Services are %v, without cp_enable %v; the control plane is %s", o.SharedLease, commonOptions(worker).SharedLease, o.ControlPlaneLease)
+	if o := publishedOptions(cfg); o.SharedLease == both || o.SharedLease != commonOptions(worker).SharedLease || o.ControlPlaneLease != both {
+		t.Errorf("Services are %v, without cp_enable %v; the control plane is %v", o.SharedLease, commonOptions(worker).SharedLease, o.ControlPlaneLease)
 	}
 	for _, theirs := range []bool{true, false} {
 		info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", APIServerReady: true, Options: publishedOptions(cfg),

@@ -173,10 +173,10 @@ func publishedOptions(cfg config.Config) *vip.NodeOptions {
 		NoStatus: cfg.Services.ReadOnly, CommonOptions: commonOptions(cfg),
 	}
 	if cfg.GivesAddresses() {
-		o.Pools = cfg.Pools.String()
+		o.Pools = cfg.Pools
 	}
 	if cfg.ControlPlane.Enable {
-		o.ControlPlane, o.ControlPlaneLease = cfg.ControlPlane.Addresses, cfg.ControlPlane.Lease.String()
+		o.ControlPlane, o.ControlPlaneLease = cfg.ControlPlane.Addresses, cfg.ControlPlane.Lease
 	}
 	return o
 }

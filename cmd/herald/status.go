@@ -59,8 +59,8 @@ func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 // controlPlaneLease is the lease of the control plane's VIP, as the first node publishes it, or the default.
 func (v statusView) controlPlaneLease() vip.Key {
 	for _, n := range v.nodes {
-		if o := n.Info.Options; o != nil && o.ControlPlaneLease != "" && !n.Fenced && n.namespace == v.announcers {
-			return keyOf(o.ControlPlaneLease)
+		if o := n.Info.Options; o != nil && !o.ControlPlaneLease.IsZero() && !n.Fenced && n.namespace == v.announcers {
+			return o.ControlPlaneLease
 		}
 	}
 	return vip.Key{Namespace: v.announcers, Name: defaultControlPlaneLease}

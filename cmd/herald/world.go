@@ -55,7 +55,7 @@ func observe(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *clusterView
 		}
 		r.ControlPlane = cp.ControlPlane
 	}
-	if pools != nil && options.Pools != "" {
+	if pools != nil && !options.Pools.IsZero() {
 		parsed, _ := pool.Parse(nil, pools.Data)
 		w.Pools, w.PoolPolicy = pools, parsed
 		r.Allocation = &plan.Allocation{Lease: vip.Key{Namespace: v.announcers, Name: poolsLeaseName},
@@ -87,19 +87,11 @@ func (x *clusterView) explainNode(node string) plan.NodeExplanation {
 	return e
 }
 
-func keyOf(text string) vip.Key {
-	namespace, name, ok := strings.Cut(text, "/")
-	if !ok {
-		return vip.Key{}
-	}
-	return vip.Key{Namespace: namespace, Name: name}
-}
-
 // publishedPools is the ConfigMap of pools on the first node lease, or zero.
 func publishedPools(s kube.Snapshot) vip.Key {
 	for _, n := range nodeLeases(s) {
-		if n.Info.Options != nil && n.Info.Options.Pools != "" && !n.Fenced {
-			return keyOf(n.Info.Options.Pools)
+		if n.Info.Options != nil && !n.Info.Options.Pools.IsZero() && !n.Fenced {
+			return n.Info.Options.Pools
 		}
 	}
 	return vip.Key{}

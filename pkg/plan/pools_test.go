@@ -57,7 +57,7 @@ func poolSummary(p vip.Plan) string {
 // withOptions gives all nodes the options of poolRules, and changes those of n3.
 func withOptions(w *vip.World, change func(*vip.NodeOptions)) {
 	for i := range w.Members {
-		o := &vip.NodeOptions{Services: true, ARP: true, CommonOptions: poolRules().CommonOptions, Pools: "kube-system/kubevip"}
+		o := &vip.NodeOptions{Services: true, ARP: true, CommonOptions: poolRules().CommonOptions, Pools: vip.Key{Namespace: "kube-system", Name: "kubevip"}}
 		if w.Members[i].Name == "n3" {
 			change(o)
 		}
@@ -81,7 +81,7 @@ func TestWhoGivesAddresses(t *testing.T) {
 			w.Claims[poolsLease] = vip.Claim{Holder: "n2"}
 			w.Members[1].Alive = false
 		}, "herald-pools -> n3\na: NoAddress"},
-		{"the best node reads no pools", poolWorld(""), func(w *vip.World) { withOptions(w, func(o *vip.NodeOptions) { o.Pools = "" }) }, "herald-pools -> n2\na: NoAddress"},
+		{"the best node reads no pools", poolWorld(""), func(w *vip.World) { withOptions(w, func(o *vip.NodeOptions) { o.Pools = vip.Key{} }) }, "herald-pools -> n2\na: NoAddress"},
 		{"it has another class", poolWorld(""), func(w *vip.World) { withOptions(w, func(o *vip.NodeOptions) { o.Class = "other" }) }, "herald-pools -> n2\na: NoAddress"},
 		{"... and the lease", poolWorld("n3"), func(w *vip.World) {
 			w.Self = "n3"

@@ -133,10 +133,10 @@ type NodeOptions struct {
 	RoutingTable int  `json:"routingTable,omitempty"` // vip_routingtableid, with vip_routingtable
 	NoStatus     bool `json:"noStatus,omitempty"`     // disable_service_updates
 	CommonOptions
-	Pools string `json:"pools,omitempty"` // namespace/name of the ConfigMap of pools, if it gives addresses
+	Pools Key `json:"pools,omitzero"` // the ConfigMap of pools, if it gives addresses
 
-	ControlPlane      []netip.Addr `json:"controlPlane,omitempty"`      // address, with cp_enable
-	ControlPlaneLease string       `json:"controlPlaneLease,omitempty"` // namespace/name of vip_leasename, with cp_enable
+	ControlPlane      []netip.Addr `json:"controlPlane,omitempty"`     // address, with cp_enable
+	ControlPlaneLease Key          `json:"controlPlaneLease,omitzero"` // vip_leasename, with cp_enable
 }
 
 // CommonOptions say which Services a Herald announces, and as which units. Nodes whose differ from most announce none.
