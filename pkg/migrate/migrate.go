@@ -155,13 +155,7 @@ const convertOld = `. MetalLB's own converter makes today's objects of its Confi
 Write any other as an IPAddressPool with the same addresses, and an L2Advertisement or BGPAdvertisement by its protocol`
 
 // few joins at most ten of all, and says how many more there are.
-func few(all []string) string {
-	const most = 10
-	if n := len(all); n > most {
-		all = append(all[:most:most], fmt.Sprintf("and %d more", n-most))
-	}
-	return strings.Join(all, "; ")
-}
+func few(all []string) string { return strings.Join(vip.AtMost(all, 10), "; ") }
 
 func (m *migration) note(format string, args ...any) {
 	m.Notes = append(m.Notes, fmt.Sprintf(format, args...))

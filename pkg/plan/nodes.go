@@ -376,9 +376,7 @@ func (all *nodes) whyNoNode(need *requirements) string {
 	}
 	for i := range found {
 		x := &found[i]
-		if n := len(x.names); n > limit {
-			x.names = append(x.names[:limit], fmt.Sprintf("and %d more", n-limit))
-		}
+		x.names = vip.AtMost(x.names, limit)
 		if x.why == need.noEndpointThere {
 			x.why += all.withoutHerald(need.endpoints)
 		}
@@ -402,13 +400,10 @@ func (all *nodes) withoutHerald(endpoints []string) string {
 			}
 		}
 	}
-	switch n := len(without); {
-	case n == 0:
+	if len(without) == 0 {
 		return ""
-	case n > 3:
-		without = append(without[:3], fmt.Sprintf("and %d more", n-3))
 	}
-	return " (there is one on " + strings.Join(without, ", ") + ", " + why + ")"
+	return " (there is one on " + strings.Join(vip.AtMost(without, 3), ", ") + ", " + why + ")"
 }
 
 // linkFor returns the link of a node for a, and its longest prefix with a, or 0.

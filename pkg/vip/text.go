@@ -53,6 +53,14 @@ func Share[T any](all []T, n int, namespace func(T) string) (kept []T) {
 	return kept
 }
 
+// AtMost returns the first n of texts, and how many more there are.
+func AtMost(texts []string, n int) []string {
+	if more := len(texts) - n; more > 0 {
+		return append(texts[:n:n], fmt.Sprintf("and %d more", more))
+	}
+	return texts
+}
+
 // JoinAddrs writes addresses with a separator between them.
 func JoinAddrs(addrs []netip.Addr, separator string) string {
 	texts := make([]string, len(addrs))
