@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/metric"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -45,6 +46,7 @@ const (
 // A DataPlane finds out whether this node would forward packets to VIPs to their Services. What it can't find out is no
 // fault.
 type DataPlane struct {
+	metric.Set
 	o         DataPlaneOptions
 	gauge     prometheus.Gauge
 	published atomic.Pointer[publishedFault]
@@ -100,17 +102,13 @@ func (s *signal) failingFor(now time.Time) time.Duration {
 
 // NewDataPlane makes a DataPlane. Run does the asking.
 func NewDataPlane(o DataPlaneOptions) *DataPlane {
-	d := &DataPlane{o: o, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "herald_data_plane_fault", Help: "1 if this node would not forward packets to VIPs to their Services, so " +
-			"that it hands its VIPs to nodes that would; 0 if it would, or that is not known.",
-	})}
+	d := &DataPlane{o: o}
+	d.gauge = metric.Gauge(&d.Set, "herald_data_plane_fault", "1 if this node would not forward packets to VIPs to their "+
+		"Services, so that it hands its VIPs to nodes that would; 0 if it would, or that is not known.")
 	d.proxyPort, d.askProxy, d.forwards = proxyPort, d.askKubeProxy, d.forwardsToAPIServers
 	d.published.Store(&publishedFault{unproven: true})
 	return d
 }
-
-// Collectors returns the metric.
-func (d *DataPlane) Collectors() []prometheus.Collector { return []prometheus.Collector{d.gauge} }
 
 // Fault is vip.NodeInfo.DataPlaneFault. It does not block.
 func (d *DataPlane) Fault() string { return d.published.Load().why }

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/metric"
 )
 
 // Limits that keep slow clients from blocking the process.
@@ -46,6 +47,7 @@ type Options struct {
 
 // A Server serves Pages over HTTP.
 type Server struct {
+	metric.Set
 	o         Options
 	endpoints []endpoint
 	log       *slog.Logger
@@ -63,12 +65,10 @@ type endpoint struct {
 // New makes a Server. The health port listens on all addresses, as probes without a host ask the node's, and closes
 // other hosts' connections.
 func New(o Options) *Server {
-	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen,
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_http_connections_closed_total",
-			Help: "Connections to Herald's own ports that it has closed: to a VIP (vip), of another host to the port for " +
-				"probes (not_local), or because there were too many (limit).",
-		}, []string{"server", "reason"})}
+	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen}
+	s.refused = metric.Counters(&s.Set, "herald_http_connections_closed_total", "Connections to Herald's own ports that "+
+		"it has closed: to a VIP (vip), of another host to the port for probes (not_local), or because there were too many "+
+		"(limit).", "server", "reason")
 	if o.Metrics != "" {
 		s.endpoints = append(s.endpoints, endpoint{name: "metrics", address: o.Metrics, handler: o.Pages.handler(o.Log)})
 	}
@@ -79,9 +79,6 @@ func New(o Options) *Server {
 	}
 	return s
 }
-
-// Collectors are the metrics of the Server.
-func (s *Server) Collectors() []prometheus.Collector { return []prometheus.Collector{s.refused} }
 
 // Run serves until ctx is done, and returns nil: failures are logged, and tried again.
 func (s *Server) Run(ctx context.Context) error {
