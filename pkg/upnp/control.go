@@ -82,10 +82,6 @@ const urnFirewall = internetgateway2.URN_WANIPv6FirewallControl_1
 var wanConnectionURNs = []string{internetgateway2.URN_WANIPConnection_2, internetgateway2.URN_WANIPConnection_1,
 	internetgateway2.URN_WANPPPConnection_1}
 
-func isKnownService(urn string) bool {
-	return urn == urnFirewall || slices.Contains(wanConnectionURNs, urn)
-}
-
 // A portMapping is what a gateway has for an external port.
 type portMapping struct {
 	client      netip.Addr // the internal client; zero if it names no address
@@ -251,7 +247,7 @@ func parseDescription(text []byte, location *url.URL, addr netip.Addr) (descript
 		case "controlurl":
 			control = x.text
 		}
-		if isKnownService(urn) && control != "" {
+		if control != "" && (urn == urnFirewall || slices.Contains(wanConnectionURNs, urn)) {
 			add(urn, control)
 			urn = ""
 		}
