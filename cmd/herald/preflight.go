@@ -54,10 +54,7 @@ func preflightCommand() *cobra.Command {
 		}
 		deadline := time.Now().Add(*wait)
 		for !writeResults(c.OutOrStdout(), checkNode(c.Context(), cfg)) {
-			if time.Now().After(deadline) {
-				return errUnfit
-			}
-			if !mailbox.Sleep(c.Context(), 2*time.Second) {
+			if time.Now().After(deadline) || !mailbox.Sleep(c.Context(), 2*time.Second) {
 				return errUnfit
 			}
 			fmt.Fprintln(c.OutOrStdout())
