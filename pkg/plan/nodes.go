@@ -277,11 +277,7 @@ type linkOf struct {
 func (need *requirements) linksOn(n *member) iter.Seq2[string, netip.Addr] {
 	return func(yield func(string, netip.Addr) bool) {
 		for _, l := range need.links {
-			link := n.Info.LinkFor(l.requested)
-			if l.addr.IsValid() && cmp.Or(l.requested, n.Info.Interface) == "auto" {
-				link, _ = linkFor(&n.Info, l.requested, l.addr)
-			}
-			if !yield(link, l.addr) {
+			if link, _ := linkFor(&n.Info, l.requested, l.addr); !yield(link, l.addr) {
 				return
 			}
 		}
