@@ -187,7 +187,7 @@ func recoverDecoder(err *error) {
 	}
 }
 
-// printable is what of s can be printed, at most some 100 bytes.
+// printable is what of s can be printed, at most 100 bytes.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -195,8 +195,5 @@ func printable(s string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, ""))
-	if len(s) > 100 {
-		s = strings.ToValidUTF8(s[:100], "") + "..."
-	}
-	return strings.TrimSpace(s)
+	return strings.TrimSpace(vip.Shorten(s, 100))
 }
