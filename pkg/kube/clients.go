@@ -127,15 +127,11 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	code := "error"
 	if err == nil {
 		code = strconv.Itoa(resp.StatusCode)
+		t.answered.Store(new(time.Now()))
 	}
 	verb, resource := verbAndResource(r)
 	t.metrics.requests.WithLabelValues(verb, resource, code).Inc()
-	if err == nil {
-		t.answered.Store(new(time.Now()))
-	} else if !t.provesUnreachable(r.Context(), err) {
-		return resp, err
-	}
-	if t.log != nil {
+	if t.log != nil && (err == nil || t.provesUnreachable(r.Context(), err)) {
 		t.logReachability(r.URL.Host, err)
 	}
 	return resp, err
