@@ -81,7 +81,7 @@ func (r *fixture) hasResult(t *testing.T, what, part string, pokes int, problems
 
 func (r *fixture) checkResults(t *testing.T, what, want string) {
 	t.Helper()
-	check.Same(t, lines(want), r.results(), "%s: results", what)
+	check.Same(t, check.Lines(want), r.results(), "%s: results", what)
 }
 
 // problems is the gauge herald_vip_problems.

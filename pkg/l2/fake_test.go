@@ -365,7 +365,7 @@ func (r *fixture) changeTenure(change func(*vip.Tenure)) {
 // checkFrames is the frames so far, compared with want.
 func (r *fixture) checkFrames(t *testing.T, what, want string) {
 	t.Helper()
-	check.Same(t, lines(want), r.lan.takeFrames(), "%s: frames", what)
+	check.Same(t, check.Lines(want), r.lan.takeFrames(), "%s: frames", what)
 }
 
 // set is Set, of which have and error are compared with text.
@@ -377,12 +377,12 @@ func (r *fixture) set(t *testing.T, wantHave, wantErr string, want ...vip.Announ
 		got = append(got, describe(h))
 	}
 	slices.Sort(got)
-	check.Same(t, lines(wantHave), strings.Join(got, "\n"), "have")
+	check.Same(t, check.Lines(wantHave), strings.Join(got, "\n"), "have")
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	check.Same(t, lines(wantErr), text, "error")
+	check.Same(t, check.Lines(wantErr), text, "error")
 }
 
 func describe(a vip.Announcement) string {
@@ -410,16 +410,6 @@ func (r *fixture) heardText() string {
 		out = append(out, fmt.Sprintf("%s %s %s %.1fs ago", a, s.Link, s.MAC, time.Since(s.At).Seconds()))
 	}
 	slices.Sort(out)
-	return strings.Join(out, "\n")
-}
-
-func lines(s string) string {
-	var out []string
-	for l := range strings.Lines(s) {
-		if l = strings.TrimSpace(l); l != "" {
-			out = append(out, l)
-		}
-	}
 	return strings.Join(out, "\n")
 }
 

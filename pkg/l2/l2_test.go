@@ -25,7 +25,7 @@ func TestSetAnnouncesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, newLAN("eth0", "eth1")) // Run isn't needed for that
 		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"))
-		check.Contains(t, lines(r.lan.takeFrames()), lines(firstFrames),
+		check.Contains(t, check.Lines(r.lan.takeFrames()), check.Lines(firstFrames),
 			"0.0s eth1 na ff02::1 2001:db8::9 02:00:00:00:00:0b\n0.0s eth1 na ff02::2 2001:db8::9 02:00:00:00:00:0b")
 		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"))
 		r.checkFrames(t, "the same again", "")
@@ -323,7 +323,7 @@ func TestHeardAnnouncements(t *testing.T) {
 		} {
 			r.lan.announce(step.link, step.addr, step.mac)
 			check.Equal(t, r.poked(), step.pokes, "%s on %s: pokes", step.addr, step.link)
-			check.Same(t, lines(step.want), r.heardText(), "%s on %s: Heard", step.addr, step.link)
+			check.Same(t, check.Lines(step.want), r.heardText(), "%s on %s: Heard", step.addr, step.link)
 		}
 		// Another link of this node gets another hardware address.
 		r.lan.changeLink("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })

@@ -59,17 +59,6 @@ func (r *rig) run(t *testing.T) (stop func()) {
 	return stop
 }
 
-// lines makes text comparable: indentation is taken away.
-func lines(s string) string {
-	var out []string
-	for l := range strings.Lines(s) {
-		if l = strings.TrimSpace(l); l != "" {
-			out = append(out, l)
-		}
-	}
-	return strings.Join(out, "\n")
-}
-
 func TestSet(t *testing.T) {
 	const node = `
 		link 1 lo loopback
@@ -230,7 +219,7 @@ func TestSet(t *testing.T) {
 					if c.want == "" && c.got == "<nil>" {
 						continue
 					}
-					check.Same(t, lines(c.want), lines(c.got), "%s", c.what)
+					check.Same(t, check.Lines(c.want), check.Lines(c.got), "%s", c.what)
 				}
 				// Once more, with the same want: nothing to do, nothing to say.
 				bindings := len(r.k.bindings)
@@ -293,18 +282,18 @@ func TestSetGoesOnAfterAFailure(t *testing.T) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0"), addr("2001:db8::1/128", "eth0"), addr("2001:db8::2/128", "eth0")}
 		for range 2 {
 			have, err := r.Set(t.Context(), want)
-			check.Same(t, lines(`
+			check.Same(t, check.Lines(`
 				eth0 10.0.0.2/32
 				eth0 10.0.0.7/32
 				eth0 2001:db8::2/128`), text(have), "have (")
-			check.Same(t, lines(`
+			check.Same(t, check.Lines(`
 				address 10.0.0.1/32 on eth0: can't bind it: operation not permitted (the process needs the capability NET_ADMIN in the node's network namespace)
 				address 2001:db8::1/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)
 				address 10.0.0.7/32 on eth0: can't remove it: device or resource busy`), err.Error(), "error (")
 		}
 		k.fault = nil
 		have := check.Value(r.Set(t.Context(), want))(t)
-		check.Same(t, lines(`
+		check.Same(t, check.Lines(`
 			eth0 10.0.0.1/32
 			eth0 10.0.0.2/32
 			eth0 2001:db8::1/128

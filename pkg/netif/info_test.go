@@ -357,8 +357,8 @@ func TestInfo(t *testing.T) {
 				r := newRig(t, newFake(tt.kernel), func(o *Options) {
 					o.Interface, o.ServicesInterface, o.AllowNotUp = tt.vip, tt.svc, true
 				})
-				check.Same(t, lines(tt.want), lines(describeInfo(r.Info())), "Info")
-				check.Same(t, lines(tt.unmanaged), text(worldOf(r.Interfaces).Unmanaged), "Unmanaged")
+				check.Same(t, check.Lines(tt.want), check.Lines(describeInfo(r.Info())), "Info")
+				check.Same(t, check.Lines(tt.unmanaged), text(worldOf(r.Interfaces).Unmanaged), "Unmanaged")
 			})
 		})
 	}
@@ -408,7 +408,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			time.Sleep(readInterval) // until routes are read
 			synctest.Wait()
 			check.Equal(t, r.pokes.Load() > before, step.poke, "%s: poked", step.name)
-			check.Same(t, lines(step.want), lines(describeInfo(r.Info())), "%s", step.name)
+			check.Same(t, check.Lines(step.want), check.Lines(describeInfo(r.Info())), "%s", step.name)
 			for _, l := range r.Info().Links {
 				check.Value(r.keyOf(addr("10.0.0.9/32", l.Name)))(t)
 			}
@@ -509,13 +509,13 @@ func TestNewChecksTheInterface(t *testing.T) {
 			_, err := newInterfaces(o, k)
 			check.Equal(t, err != nil, tt.fails, "%q %q: fails", tt.vip, tt.svc)
 			if tt.fails {
-				check.Same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
+				check.Same(t, check.Lines(tt.want), check.Lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
 			} else {
 				check.Equal(t, strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>", "%q %q: warned", tt.vip, tt.svc)
 			}
 			o.AllowNotUp = true
 			_, err = check.Value(newInterfaces(o, k))(t).WhyNotUp()
-			check.Same(t, lines(tt.want), lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
+			check.Same(t, check.Lines(tt.want), check.Lines(fmt.Sprint(err)), "%q %q", tt.vip, tt.svc)
 			check.Equal(t, strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>", "%q %q: warned", tt.vip, tt.svc)
 		})
 	}
@@ -571,7 +571,7 @@ func TestLinks(t *testing.T) {
 				_, line, _ := strings.Cut(describeInfo(vip.NodeInfo{Links: []vip.Link{l}}), "\n")
 				fmt.Fprintf(&got, "%d %s", l.Index, line)
 			}
-			check.Same(t, lines(step.want), lines(got.String()), "%s", step.name)
+			check.Same(t, check.Lines(step.want), check.Lines(got.String()), "%s", step.name)
 		}
 	})
 }

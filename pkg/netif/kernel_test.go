@@ -103,7 +103,7 @@ func TestKernelBinds(t *testing.T) {
 		eth0 2001:db8:1::5/64 permanent
 		eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=5 preferred=0
 		eth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=5 preferred=0`
-	check.Same(t, lines(after), addresses(t, "eth0"), "kernel")
+	check.Same(t, check.Lines(after), addresses(t, "eth0"), "kernel")
 	check.Equal(t, addedRoutes(t, eth0), "", "routes made by binding")
 	check.Value(r.Set(t.Context(), nil))(t)
 	check.Same(t, "eth0 10.0.0.5/24 permanent\neth0 2001:db8:1::5/64 permanent", addresses(t, "eth0"), "kernel after Set(nothing)")

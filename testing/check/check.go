@@ -115,6 +115,17 @@ func Same(t testing.TB, want, got any, what string, args ...any) {
 	}
 }
 
+// Lines makes text comparable: indentation and empty lines are taken away.
+func Lines(text string) string {
+	var lines []string
+	for l := range strings.Lines(text) {
+		if l = strings.TrimSpace(l); l != "" {
+			lines = append(lines, l)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 // Metric is the sum of the counters and gauges that from has, or NaN if there are none: of those named as the first
 // word of which, or of all if it is empty, that have its second word, if any, as the value of a label.
 func Metric(t testing.TB, which string, from ...prometheus.Collector) float64 {
