@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,26 +25,14 @@ func TestMain(m *testing.M) {
 	if words := os.Getenv(speakerProcessEnv); words != "" {
 		os.Exit(runSpeakerProcess(strings.Fields(words)))
 	}
-	if namespace.Inside() {
-		for _, c := range []string{"mount --make-rprivate /", "mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns", "ip link set lo up"} {
-			if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "%s: %v\n%s", c, err, out)
-				os.Exit(1)
-			}
-		}
-		flag.Parse()
-		startedTogether = 128 // for all tests at once, so that none starts one while others run
-		passwordPeriod = time.Second
-		if flag.Lookup("test.fuzz").Value.String() == "" {
-			_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
-		}
-		os.Exit(m.Run())
+	namespace.EnterAsRoot()
+	flag.Parse()
+	startedTogether = 128 // for all tests at once, so that none starts one while others run
+	passwordPeriod = time.Second
+	if flag.Lookup("test.fuzz").Value.String() == "" {
+		_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
 	}
-	if os.Getuid() != 0 {
-		fmt.Println("skipped: routers in namespaces need root")
-		os.Exit(0)
-	}
-	namespace.EnterAs(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS})
+	os.Exit(m.Run())
 }
 
 const frrDir = "/usr/lib/frr"
