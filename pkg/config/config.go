@@ -233,8 +233,8 @@ var supported = slices.Concat(
 				return err
 			}},
 		{Env: "vip_allow_interface_not_up", Flag: "allowInterfaceNotUp", Type: Bool, Default: "false",
-			Meaning: "Start although the interface does not exist yet, and wait for it. One that is not up is waited for " +
-				"without this option, too, but `herald preflight` then calls the node unfit.",
+			Meaning: "Start although the interface does not exist yet, and wait for it, as for one that is not up. " +
+				"`herald preflight` lets both pass.",
 			set: store(parseBool, func(c *Config) *bool { return &c.Link.AllowDown })},
 	}),
 	inSection(groupLeases, []Option{
