@@ -18,6 +18,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -363,9 +364,16 @@ func TestLeftConnection(t *testing.T) {
 		sent += string(check.Value(io.ReadAll(r.Body))(t))
 		return &http.Response{}, nil
 	}
+	wrote := func(r *http.Request) (*http.Response, error) { // the server may have carried it out
+		httptrace.ContextClientTrace(r.Context()).WroteRequest(httptrace.WroteRequestInfo{})
+		return closed(r)
+	}
 	r := check.Value(http.NewRequest(http.MethodPut, "https://192.0.2.1/", strings.NewReader("a lease")))(t)
 	check.Value((&leavingTransport{next: &roundTrips{closed, closed, works}}).RoundTrip(r))(t)
 	check.Equal(t, sent, "a lease", "sent")
+	r.Body = check.Value(r.GetBody())(t)
+	_, err := (&leavingTransport{next: &roundTrips{wrote, works}}).RoundTrip(r)
+	check.Is(t, err, net.ErrClosed, "a write that was sent")
 }
 
 // proxy hands the connections to an address to others in turn, as kube-proxy does.

@@ -269,9 +269,25 @@ func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	}
 }
 
-// mergeEndpoints is a Service's Endpoints of families: kube-proxy serves each with its own. With local they are of
-// nodes that serve both families, if any do.
-func mergeEndpoints(all iter.Seq[*cachedSlice], local bool, families ...vip.Family) (e vip.Endpoints) {
+// mergeEndpoints is the Endpoints of s for the families of its VIPs: kube-proxy serves each with its own. Under Local
+// they are of nodes that serve both families, if any do.
+func mergeEndpoints(all iter.Seq[*cachedSlice], s *vip.Service) vip.Endpoints {
+	families := slices.DeleteFunc(slices.Clone(s.Families), func(f vip.Family) bool {
+		has := func(a netip.Addr) bool { return vip.FamilyOf(a) == f }
+		return len(s.Addresses) > 0 && !slices.ContainsFunc(s.Addresses, has)
+	})
+	e := endpointsOf(all, families...)
+	if s.Local && len(families) == 2 {
+		common := within(endpointsOf(all, families[0]).Local(), endpointsOf(all, families[1]).Local())
+		if len(common) > 0 {
+			e.Ready, e.Terminating = within(e.Ready, common), within(e.Terminating, common)
+		}
+	}
+	return e
+}
+
+// endpointsOf is the Endpoints of families; without any, all.
+func endpointsOf(all iter.Seq[*cachedSlice], families ...vip.Family) (e vip.Endpoints) {
 	for s := range all {
 		if len(families) == 0 || slices.Contains(families, s.family) {
 			e.Ready = append(e.Ready, s.Ready...)
@@ -280,13 +296,6 @@ func mergeEndpoints(all iter.Seq[*cachedSlice], local bool, families ...vip.Fami
 		}
 	}
 	e.Ready, e.Terminating = sortedUnique(e.Ready), sortedUnique(e.Terminating)
-	if local && len(families) == 2 {
-		others := mergeEndpoints(all, false, families[1]).Local()
-		common := within(mergeEndpoints(all, false, families[0]).Local(), others)
-		if len(common) > 0 {
-			e.Ready, e.Terminating = within(e.Ready, common), within(e.Terminating, common)
-		}
-	}
 	return e
 }
 

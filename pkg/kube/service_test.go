@@ -191,19 +191,21 @@ func TestMergeEndpoints(t *testing.T) {
 		name     string
 		families []vip.Family
 		local    bool
+		vips     []string
 		slices   []*cachedSlice
 		want     string
 	}{
-		{"of another family", both[:1], false, []*cachedSlice{slice(v6, false, "n1")}, "[] []"},
-		{"of both families", both, false, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, false, "n1")}, "[n1 n2] []"},
-		{"the Service names no family", nil, false, []*cachedSlice{slice(v6, false, "n1")}, "[n1] []"},
-		{"Local: nodes of both families come first", both, true, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, false, "n1")}, "[n1] []"},
-		{"Local: one that ends serves as well", both, true, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, true, "n2", "n3")}, "[n2] [n2]"},
-		{"Local: no node has both", both, true, []*cachedSlice{slice(v4, false, "n1"), slice(v6, false, "n2")}, "[n1 n2] []"},
-		{"Local: of one family alone", both, true, []*cachedSlice{slice(v4, false, "n1", "n2")}, "[n1 n2] []"},
+		{"of another family", both[:1], false, nil, []*cachedSlice{slice(v6, false, "n1")}, "[] []"},
+		{"of both families", both, false, nil, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, false, "n1")}, "[n1 n2] []"},
+		{"the Service names no family", nil, false, nil, []*cachedSlice{slice(v6, false, "n1")}, "[n1] []"},
+		{"Local: nodes of both families come first", both, true, nil, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, false, "n1")}, "[n1] []"},
+		{"Local: one that ends serves as well", both, true, nil, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, true, "n2", "n3")}, "[n2] [n2]"},
+		{"Local: a VIP of one family", both, true, []string{"192.0.2.9"}, []*cachedSlice{slice(v4, false, "n1", "n2"), slice(v6, false, "n1", "n3")}, "[n1 n2] []"},
+		{"Local: no node has both", both, true, nil, []*cachedSlice{slice(v4, false, "n1"), slice(v6, false, "n2")}, "[n1 n2] []"},
+		{"Local: of one family alone", both, true, nil, []*cachedSlice{slice(v4, false, "n1", "n2")}, "[n1 n2] []"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := mergeEndpoints(slices.Values(tt.slices), tt.local, tt.families...)
+			got := mergeEndpoints(slices.Values(tt.slices), &vip.Service{Local: tt.local, Families: tt.families, Addresses: addrs(tt.vips...)})
 			check.Equal(t, fmt.Sprint(got.Ready, got.Terminating), tt.want, "endpoints")
 		})
 	}

@@ -45,16 +45,19 @@ type leavingTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t *leavingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	sent, conn := time.Now(), atomic.Pointer[httptrace.GotConnInfo]{}
-	trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { conn.Store(&c) }}
+	sent, conn, whole := time.Now(), atomic.Pointer[httptrace.GotConnInfo]{}, atomic.Bool{}
+	trace := &httptrace.ClientTrace{
+		GotConn:      func(c httptrace.GotConnInfo) { conn.Store(&c) },
+		WroteRequest: func(i httptrace.WroteRequestInfo) { whole.Store(i.Err == nil) },
+	}
 	resp, err := t.next.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 	if err == nil {
 		t.answered.Store(new(time.Now()))
 		return resp, nil
 	}
 	last, over := t.answered.Load(), conn.Load()
-	if errors.Is(err, net.ErrClosed) && r.Context().Err() == nil && r.GetBody != nil {
-		// It was to go by a connection that was just left: the pool learns of that later.
+	if errors.Is(err, net.ErrClosed) && !whole.Load() && r.Context().Err() == nil && r.GetBody != nil {
+		// It was to go by a connection that was just left: the pool learns of that later. What went may have been done.
 		if body, err := r.GetBody(); err == nil {
 			r = r.Clone(r.Context())
 			r.Body = body

@@ -168,7 +168,7 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 	}
 	for i := range s.Services {
 		x := &s.Services[i]
-		x.Endpoints = mergeEndpoints(slices.Values(all[x.Key]), x.Local, x.Families...)
+		x.Endpoints = mergeEndpoints(slices.Values(all[x.Key]), x)
 	}
 	return err
 }

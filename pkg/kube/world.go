@@ -71,7 +71,7 @@ func (c *Cluster) mergeServices() []vip.Service {
 	for k := range c.changed {
 		if s := c.services.values[k]; s.inWorld() {
 			service := s.Service
-			service.Endpoints = mergeEndpoints(maps.Values(c.slicesOf[k]), s.Local, s.Families...)
+			service.Endpoints = mergeEndpoints(maps.Values(c.slicesOf[k]), &service)
 			c.pods.fill(&service)
 			fresh = append(fresh, service)
 		}

@@ -402,7 +402,7 @@ func (l *Leases) writeTable(ctx context.Context, now time.Time) {
 	}
 	all := l.listChanges(now)
 	if len(all) == 0 && !rewrite && t.doubt == nil {
-		l.endFailures() // another node may have written it
+		t.failures, t.until = 0, time.Time{} // another node may have written it, or is to
 		return
 	}
 	given := make(map[vip.Key]bool)
@@ -552,7 +552,10 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 			switch {
 			case err == nil:
 				l.metrics.written.WithLabelValues("ok").Inc()
-				l.endFailures()
+				if t.failures > 0 {
+					l.o.Log.Info("the table of who owns what is written again", "lease", l.tableKey())
+				}
+				t.failures, t.until = 0, time.Time{}
 				l.setTable(got, now) // unless the watch has shown a later one meanwhile, which may be spoilt
 				l.takeTable(next, now)
 				return
@@ -579,14 +582,6 @@ func (l *Leases) sendTable(ctx context.Context, next *Table, given map[vip.Key]b
 			}
 		}
 	})
-}
-
-// endFailures takes in that no write fails any more.
-func (l *Leases) endFailures() {
-	if l.table.failures > 0 {
-		l.o.Log.Info("the table of who owns what is up to date again", "lease", l.tableKey())
-	}
-	l.table.failures, l.table.until = 0, time.Time{}
 }
 
 // mergeDoubt adds an unknown write to the doubt, if both replace one table.

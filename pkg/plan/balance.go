@@ -29,7 +29,7 @@ func (m *actions) balance() {
 func (m *actions) balanceAddress(s *service, a netip.Addr) {
 	ready := slices.DeleteFunc(slices.Clone(m.alive), func(n *member) bool { return !n.Info.APIServerReady })
 	if well := slices.DeleteFunc(slices.Clone(ready), func(n *member) bool {
-		return n.refusal != "" || n.Unproven
+		return n.refusal != "" || n.shuttingDown || n.Unproven
 	}); len(well) > 0 {
 		ready = well
 	}

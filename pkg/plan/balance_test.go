@@ -51,6 +51,7 @@ func TestBalance(t *testing.T) {
 		{"the owner's is not ready", r, controlPlaneHeld(controlPlaneWorld("n2 n3"), "n1"), "10.77.0.12 10.77.0.13"},
 		{"one is dead", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), dead), "10.77.0.11 10.77.0.12"},
 		{"one is drained", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), drained("n2")), "10.77.0.11 10.77.0.13"},
+		{"one is shut down", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n2"), handedOver, shuttingDown), "10.77.0.12 10.77.0.13"},
 		{"all are drained", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), drained("n1", "n2")), "10.77.0.11 10.77.0.12"},
 		{"of one no sign of life was seen, only its node lease", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), unproven), "10.77.0.11 10.77.0.12"},
 		{"its link is down", r, with(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), down), "10.77.0.11 10.77.0.12"},

@@ -109,7 +109,7 @@ func (all *nodes) suitability(need *requirements, owner string) []NodeSuitabilit
 		case !n.Alive:
 			x.Why = n.WhyNotAlive()
 		case x.Why == "":
-			x.Able, x.Why = true, n.whyAfterOthers(need)
+			x.Able, x.Why = x.Owner || !n.shuttingDown, n.whyAfterOthers(need)
 		}
 		found = append(found, x)
 	}

@@ -115,6 +115,9 @@ func TestExplainNode(t *testing.T) {
 		}
 		diff(t, b.String(), want)
 	}
+	w.Nodes = allNodes(vip.Node{Name: "n2", ShuttingDown: true}, vip.Node{Name: "n3", Drained: true})
+	e, _ := ExplainNode(rules(), w, "n1")
+	check.Equal(t, e.Services[1].Others, 0, "other nodes that can carry a VIP, while one is shut down and one is drained")
 	if _, ok := ExplainNode(rules(), w, "n9"); ok {
 		t.Error("a node that is not there is explained")
 	}

@@ -43,7 +43,7 @@ func (m *actions) clearWithdrawn() {
 			m.reportRejected(s)
 			m.clearStatus(s)
 			// a manifest copied from a Service of Herald's brings the annotations: the status is another controller's
-			if s.Announcer != "" && len(s.Ingress) > 0 && !s.Record.Covers(s.Ingress) {
+			if s.Announcer != "" && len(s.Ingress) > 0 && !s.Record.Covers(nil) {
 				s.status.Ingress, s.status.Finalizer = s.Ingress, vip.LeaveFinalizer
 			}
 		}

@@ -95,6 +95,7 @@ func TestFinalizer(t *testing.T) {
 	runPlans(t, finalizers, []planTest{
 		{"copied, and another controller's", r, with(world(svc("a", "10.77.0.50", ours, copied)), pools), "n1: a: 1 addresses, "},
 		{"copied, of another type", r, with(world(svc("a", "10.77.0.50", ours, copied, clusterIP)), pools), "n1: a: 1 addresses, "},
+		{"it went on a gateway, and the API server keeps no ipMode", r, with(world(svc("a", "10.77.0.50", ours, opened, ignored, func(s *vip.Service) { s.Ingress[1].IPMode = "" })), pools), "n1: a: 0 addresses, remove"},
 		{"announced", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound, pools), "n1: a: 1 addresses, add"},
 		{"announced, without pools", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound), "n1: a: 1 addresses, "},
 		{"announced, while the provider runs", r, with(held(world(svc("a", "10.77.0.50")), "a", "n1"), bound, pools, provider), "n1: a: 1 addresses, "},

@@ -68,7 +68,11 @@ func (p *placement) betterNode(u *unit) (to *member, cause string) {
 	}
 	// after a restart of all routers this node may be the next to have a session
 	lasting := p.self.rankFor(&u.requirements) == rankNoSession
-	if n := p.bestSuccessor(u, lasting); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {
+	limit := rankFaulty
+	if p.self.shuttingDown { // then any that clients reach
+		limit = rankNoSession
+	}
+	if n := p.bestSuccessor(u, lasting); n != nil && n != p.self && n.rankFor(&u.requirements) < limit {
 		return n, p.Self + ": " + fault
 	}
 	return nil, ""

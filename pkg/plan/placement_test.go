@@ -444,6 +444,10 @@ func TestRebalance(t *testing.T) {
 		{name: "a node that is being shut down hands over all", n: 2, change: func(_ *Rules, w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2", ShuttingDown: true}, {Name: "n3"}}
 		}, want: "kubevip-s0 to n3, kubevip-s1 to n3"},
+		{name: "... though the other's data plane is not proven yet", n: 1, change: func(_ *Rules, w *vip.World) {
+			w.Nodes, w.Members = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2"}}, w.Members[:2]
+			w.Members[1].Info.DataPlaneUnproven = true
+		}, want: "kubevip-s0 to n2"},
 		{name: "but not if all are", n: 1, change: func(_ *Rules, w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2", ShuttingDown: true}, {Name: "n3", ShuttingDown: true}}
 		}},

@@ -153,7 +153,7 @@ func (f *admission) intendPoolsLease() bool {
 // bestAllocator returns who is to give addresses, or nil.
 func (p *facts) bestAllocator() *member {
 	key := hashKey(p.Allocation.Lease)
-	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return p.mayAllocate(n) && !n.Stalled }),
+	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return p.mayAllocate(n) && !n.Stalled && !n.shuttingDown }),
 		chosen(key, p.alive, "", p.mayAllocate))
 }
 

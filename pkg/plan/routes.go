@@ -129,16 +129,15 @@ func (r *routes) advertisers(a netip.Addr, services []*service, drains bool) (se
 		from = able(served)
 	}
 	first := served[0]
+	leaves := func(n *member) bool { return n.shuttingDown || !first.localDelivery && !n.Info.ForwardsToServices() }
 	well := slices.DeleteFunc(slices.Clone(from), func(n *member) bool {
-		return n.shuttingDown || !n.Info.ForwardsToServices() || !r.connected(first, n, a)
+		return leaves(n) || !r.connected(first, n, a)
 	})
 	switch {
 	case len(from) > 0 && slices.ContainsFunc(served, isSticky): // docs/why.md, "Session affinity by BGP"
 		from = []*member{cmp.Or(r.statusWriter(first, well), r.statusWriter(first, from))}
 	case len(well) > 0:
-		from = slices.DeleteFunc(from, func(n *member) bool {
-			return n.shuttingDown || !first.localDelivery && !n.Info.ForwardsToServices()
-		})
+		from = slices.DeleteFunc(from, leaves)
 	}
 	return served, from
 }

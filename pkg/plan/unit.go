@@ -67,7 +67,7 @@ func (p *draft) wantAddress(a vip.Address, listenOnly bool) {
 // askKubeProxy adds a HealthCheck; true if served, or long silent, or if the endpoints here end: they are no longer
 // counted in its answer, though served.
 func (p *draft) askKubeProxy(s *service) bool {
-	if !containsSorted(s.Endpoints.Ready, p.Self) {
+	if !containsSorted(s.Endpoints.Ready, p.Self) && containsSorted(s.Endpoints.Terminating, p.Self) {
 		return true
 	}
 	if !s.healthChecked {

@@ -332,11 +332,16 @@ func (e *evaluation) listPeers() {
 			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
 			p.alive = e.d.Alive[node]
 		}
-		if e.s.moving && e.s.Voters[node] != 0 && (p.lost(e.Timing, e.Now) || p.hangs(e.Timing, e.Now) ||
-			p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
+		before := p.released
+		p.released = e.s.moving && e.s.Voters[node] != 0 && (p.lost(e.Timing, e.Now) || p.hangs(e.Timing, e.Now) ||
+			p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid)
+		switch {
+		case p.released:
 			e.d.Released[node] = true
-			e.d.Changed = e.d.Changed || p.lostEpoch != p.Epoch
+			e.d.Changed = e.d.Changed || !before
 			p.loseClaims(p.Epoch, e.Timing, e.Now)
+		case before && !e.s.movedFrom(node, p.Epoch): // it goes on in its epoch
+			p.lostEpoch = 0
 		}
 		switch {
 		case p.mayHoldUnheard(e.Timing, e.Now, e.late || 2*heard <= all): // they renew, or hold on

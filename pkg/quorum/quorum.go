@@ -159,6 +159,7 @@ type memory struct {
 	yieldedSince time.Time // zero: it has not yielded
 	activeEpoch  int64     // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
 	lostEpoch    int64     // the last epoch of which its claims became void
+	released     bool      // Decision.Released
 	answersUntil time.Time // when its kernel has removed its VIPs since then, or since it last mayHoldUnheard
 	heardAgainAt time.Time // when it was last heard after it had been silent
 	alive        bool      // Decision.Alive, when this node last renewed in time

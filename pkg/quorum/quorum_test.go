@@ -1154,6 +1154,24 @@ func TestMovesWaitForAProcess(t *testing.T) {
 	}
 }
 
+// TestReleasedTwice: a node that hangs, goes on in its epoch and hangs again is released with a pass each time.
+func TestReleasedTwice(t *testing.T) {
+	v := newView(4)
+	v.set(cut, 2, 4)
+	v.pass(30*time.Second, false)
+	for i := range 2 {
+		v.set(cut.is(vip.Suspect).with(func(n *node) { n.silent = true }), 4, 4)
+		for n := 0; n < 100 && !v.d.Released["n4"]; n++ {
+			v.pass(50*time.Millisecond, false)
+		}
+		if !v.d.Released["n4"] || !v.d.Changed {
+			t.Errorf("%d: released %v, with a pass %v", i, v.d.Released["n4"], v.d.Changed)
+		}
+		v.set(cut, 4, 4)
+		v.pass(10*time.Second, false)
+	}
+}
+
 // TestCutOffInANewEpoch: a node that nobody hears any more, and that renews in a new epoch since it was fenced, is given
 // nothing until it is heard. One whose process was started again may be, and one that exchanges no heartbeats.
 func TestCutOffInANewEpoch(t *testing.T) {
