@@ -153,8 +153,8 @@ func (f *admission) intendPoolsLease() bool {
 // bestAllocator returns who is to give addresses, or nil.
 func (p *facts) bestAllocator() *member {
 	key := hashKey(p.Allocation.Lease)
-	return cmp.Or(chosen(key, p.alive, "", func(n *member) bool { return p.mayAllocate(n) && !n.Stalled && !n.shuttingDown }),
-		chosen(key, p.alive, "", p.mayAllocate))
+	well := func(n *member) bool { return p.mayAllocate(n) && !n.Stalled && !n.shuttingDown }
+	return cmp.Or(chosen(key, p.alive, "", well), chosen(key, p.alive, "", p.mayAllocate))
 }
 
 // mayAllocate reports whether n is to give addresses: of the pools that this node reads, to the Services of most.
