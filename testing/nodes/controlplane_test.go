@@ -31,7 +31,7 @@ var startup struct {
 // How long the VIP of the control plane may be away.
 const (
 	takeoverTime  = 1500 * time.Millisecond // after what is noticed at once
-	notReadyAfter = 3 * time.Second         // until an API server that died counts as not ready
+	notReadyAfter = 5 * time.Second         // until an API server that died counts as not ready: 3 s, or beside another lab 4 s
 )
 
 // TestControlPlaneFromNothing: Herald's static Pod was there before any API server.

@@ -213,7 +213,7 @@ func TestNodeLife(t *testing.T) {
 		if (now != node) != s.moves {
 			t.Errorf("%s: from %s to %s", s.name, node, now)
 		}
-		if r.Instants() > 1 || r.Outage > 500*time.Millisecond {
+		if r.Instants() > 1 || r.Outage > time.Second { // beside another lab 0.65 s, where nothing happened
 			t.Errorf("%s: %s", s.name, r)
 		}
 		s.undo(node)
