@@ -102,7 +102,8 @@ func (d *nodeDrain) drain(ctx context.Context) error {
 	now, err := d.await(within, func(now lookAt) bool { return len(now.held) == 0 })
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("%w; the node %[2]s stays marked: herald drain %[2]s waits again, herald undrain %[2]s ends that",
+			err, d.node)
 	case len(now.held) > 0:
 		return fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. "+
 			"The node stays marked; herald undrain %s ends that", d.timeout, d.node, abbreviate(now.held), d.node)
@@ -151,9 +152,12 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		d.printf("not moved back, but left where they are: %s", abbreviate(before.staying))
 	}
 	now, err := d.await(within, func(now lookAt) bool { return len(now.away) == 0 })
+	if err != nil {
+		return fmt.Errorf("%w; the node %[2]s still gets its VIPs back: herald undrain %[2]s waits again", err, d.node)
+	}
 	clearing, cleared := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cleared()
-	if err := errors.Join(err, d.clearReturn(clearing, d.object)); err != nil {
+	if err := d.clearReturn(clearing, d.object); err != nil {
 		return err
 	}
 	if len(now.away) > 0 {
@@ -217,8 +221,8 @@ func (d *nodeDrain) look(ctx context.Context) (now lookAt, err error) {
 	return now, nil
 }
 
-// await looks at the node until done or ctx ends, and prints changes. It returns the last look, or an error if it never
-// could look, or not for ten seconds.
+// await looks at the node until done or ctx ends, and prints changes. It returns the last look, or an error if it is
+// interrupted, or never could look, or not for ten seconds.
 func (d *nodeDrain) await(ctx context.Context, done func(lookAt) bool) (last lookAt, err error) {
 	printed, looked := "", time.Now()
 	for poll := time.NewTicker(300 * time.Millisecond); ; {
@@ -237,7 +241,9 @@ func (d *nodeDrain) await(ctx context.Context, done func(lookAt) bool) (last loo
 		}
 		select {
 		case <-ctx.Done():
-			if printed != "" {
+			if errors.Is(ctx.Err(), context.Canceled) {
+				failed = errors.New("interrupted")
+			} else if printed != "" {
 				failed = nil
 			}
 			return last, failed

@@ -20,23 +20,22 @@ import (
 )
 
 // newTestDrain makes a nodeDrain of the node n1 that reads one snapshot after another, and then
-// what an API server that hangs answers: ctx ends, and nothing can be read.
+// what an API server that hangs answers: nothing until ctx ends.
 func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context.Context) {
-	ctx, cancel := context.WithCancel(t.Context())
 	nothing := func(context.Context, string) error { return nil }
 	return &nodeDrain{
 		node: "n1", timeout: time.Second, printf: t.Logf, mark: nothing, unmark: func(context.Context, string, time.Time) error { return nil }, clearReturn: nothing,
 		readMore: func(context.Context, *kube.Snapshot) (*vip.PoolSource, error) { return nil, nil },
 		read: func(ctx context.Context) (kube.Snapshot, error) {
 			if len(snapshots) == 0 {
-				cancel()
+				<-ctx.Done()
 				return kube.Snapshot{}, ctx.Err()
 			}
 			s := snapshots[0]
 			snapshots = snapshots[1:]
 			return s, nil
 		},
-	}, ctx
+	}, t.Context()
 }
 
 // snapshotOf has the node n1, and a table in which that node has a unit, which from handed over.
@@ -71,11 +70,45 @@ func TestDrain(t *testing.T) {
 		{"it advertises no more", []kube.Snapshot{advertises(2), advertises(2), advertises(0)}, ""},
 		{"its Herald is dead, and so are its sessions", []kube.Snapshot{dead, dead}, ""},
 		{"no Herald on the node", []kube.Snapshot{{}}, `no Herald runs on a node "n1"; it runs on none`},
-		{"the API server hangs once the node is marked", []kube.Snapshot{none}, context.Canceled.Error()},
+		{"the API server hangs once the node is marked", []kube.Snapshot{none}, "context deadline exceeded; the node n1 stays marked: herald drain n1 waits again, herald undrain n1 ends that"},
 	}
 	for _, tt := range tests {
-		d, ctx := newTestDrain(t, tt.snapshots...)
-		check.Equal(t, text(d.drain(ctx)), tt.want, "%s", tt.name)
+		synctest.Test(t, func(t *testing.T) {
+			d, ctx := newTestDrain(t, tt.snapshots...)
+			check.Equal(t, text(d.drain(ctx)), tt.want, "%s", tt.name)
+		})
+	}
+}
+
+// Whoever ends herald drain or undrain while it waits (Ctrl-C) is told how to go on, and what was begun goes on.
+func TestInterrupted(t *testing.T) {
+	for _, tt := range []struct {
+		name, holder, from string
+		move               func(*nodeDrain, context.Context) error
+		want               string
+	}{
+		{"drain", "n1", "", (*nodeDrain).drain, "interrupted; the node n1 stays marked: herald drain n1 waits again, herald undrain n1 ends that"},
+		{"undrain", "n2", "n1", (*nodeDrain).undrain, "interrupted; the node n1 still gets its VIPs back: herald undrain n1 waits again"},
+	} {
+		for after := range 3 { // looks
+			synctest.Test(t, func(t *testing.T) {
+				d, ctx := newTestDrain(t)
+				ctx, cancel := context.WithCancel(ctx)
+				looks := 0
+				d.timeout = time.Minute
+				d.read = func(ctx context.Context) (kube.Snapshot, error) {
+					if looks++; looks == after+2 {
+						cancel()
+					}
+					return snapshotOf(tt.holder, tt.from), ctx.Err()
+				}
+				d.clearReturn = func(context.Context, string) error {
+					t.Errorf("%s: the return is cleared", tt.name)
+					return nil
+				}
+				check.Equal(t, text(tt.move(d, ctx)), tt.want, "%s interrupted after %d looks", tt.name, after)
+			})
+		}
 	}
 }
 
