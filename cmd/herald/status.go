@@ -84,7 +84,7 @@ type statusView struct {
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	v := statusView{now: now, events: s.Events, vips: map[string]int{}, has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
-	v.unread = v.announcers == "" && s.LeasesOf != ""
+	v.unread = v.announcers == "" && s.FewerLeases
 	v.claims = lease.Claims(s.Leases, v.announcers, now)
 	for _, l := range s.Leases {
 		if n, ok := lease.ParseNodeLease(l); ok {
@@ -95,7 +95,7 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	for _, n := range s.Nodes {
 		if i := slices.IndexFunc(v.nodes, func(l nodeStatus) bool { return l.Name == v.names.Of(n.Name) }); i >= 0 {
 			v.nodes[i].node = n
-		} else {
+		} else if !v.unread {
 			v.withoutHerald = append(v.withoutHerald, n.Name)
 		}
 	}

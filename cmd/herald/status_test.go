@@ -291,10 +291,10 @@ func TestStatusWithoutTheAnnouncersLeases(t *testing.T) {
 		{"without endpoints", withAnswer(serviceWith("a", "10.0.0.1", ""), vip.NoEndpoints, "none is ready"), "", "NoEndpoints: none is ready", "NoEndpoints: none is ready"},
 		{"new", serviceWith("a", "10.0.0.1", ""), "", "VIPClaiming: no node announces it yet", "VIPClaiming: no node announces it yet"},
 	} {
-		s := kube.Snapshot{Services: []vip.Service{tt.s}, LeasesOf: "default"}
+		s := kube.Snapshot{Services: []vip.Service{tt.s}, FewerLeases: true, Nodes: []vip.Node{{Name: "n1"}}}
 		r := newStatusReport(s, vip.Key{Namespace: "default"}, noon)
-		if x := r.Services[0]; x.Owner != tt.owner || x.Problem != tt.problem || r.wrong() != (tt.problem != "") {
-			t.Errorf("%s: %+v, wrong: %t", tt.name, x, r.wrong())
+		if x := r.Services[0]; x.Owner != tt.owner || x.Problem != tt.problem || r.wrong() != (tt.problem != "") || len(r.Nodes) > 0 {
+			t.Errorf("%s: %+v, wrong: %t, nodes %+v", tt.name, x, r.wrong(), r.Nodes)
 		}
 		e := check.Value(observe(s, nil, noon).service(tt.s.Key))(t)
 		check.Equal(t, e.headline(), tt.headline, "%s: herald explain", tt.name)

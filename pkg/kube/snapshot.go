@@ -25,13 +25,13 @@ import (
 
 // A Snapshot is what the API server knows of Herald.
 type Snapshot struct {
-	Services []vip.Service // of type LoadBalancer; their Endpoints are not read
-	Leases   []*coordinationv1.Lease
-	LeasesOf string        // the only namespace whose Leases may be read; "" if all
-	Nodes    []vip.Node    // none if they may not be read
-	Events   []StoredEvent // Herald's own about Services, oldest first
-	Missing  []string      // what may not be read, and what is not shown for want of it
-	At       time.Time     // when that was, by the API server's clock: this machine's may be wrong
+	Services    []vip.Service // of type LoadBalancer; their Endpoints are not read
+	Leases      []*coordinationv1.Lease
+	FewerLeases bool          // some or all may not be read
+	Nodes       []vip.Node    // none if they may not be read
+	Events      []StoredEvent // Herald's own about Services, oldest first
+	Missing     []string      // what may not be read, what is not shown for want of it, and the error
+	At          time.Time     // when that was, by the API server's clock: this machine's may be wrong
 }
 
 // A StoredEvent is an Event about a Service at the API server.
@@ -43,13 +43,18 @@ type StoredEvent struct {
 	order uint64 // resourceVersion: the order of Events of the same second
 }
 
-// TakeSnapshot lists what a namespace, "" for all, has; what may not be read is in Missing, or an error.
-func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Snapshot, err error) {
+// TakeSnapshot lists what a namespace, "" for all, has; that Services or Leases may not be read is an error.
+func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
+	s, leasesErr, err := takeSnapshot(ctx, cfg, namespace)
+	return s, errors.Join(err, leasesErr)
+}
+
+func takeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Snapshot, leasesErr, err error) {
 	cfg = rest.CopyConfig(cfg)
 	now := readClock(cfg)
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
-		return s, err
+		return s, nil, err
 	}
 	defer func() { s.At = now() }()
 	servicesErr := list(ctx, &watchedResource{client: c.core, resource: "services", namespace: namespace},
@@ -59,9 +64,9 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Sn
 			}
 		})
 	if servicesErr != nil && !apierrors.IsForbidden(servicesErr) {
-		return s, servicesErr
+		return s, nil, servicesErr
 	}
-	leasesErr := s.takeLeases(ctx, c, namespace)
+	leasesErr = s.takeLeases(ctx, c, namespace)
 	nodesErr := list(ctx, &watchedResource{client: c.core, resource: "nodes"},
 		func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
 	nodesErr = s.leaveOut(nodesErr, "Nodes, so drains, taints and conditions of nodes are not shown")
@@ -76,7 +81,7 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Sn
 	slices.SortStableFunc(s.Events, func(a, b StoredEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service))
 	})
-	return s, errors.Join(servicesErr, leasesErr, nodesErr, eventsErr)
+	return s, leasesErr, errors.Join(servicesErr, nodesErr, eventsErr)
 }
 
 // readClock has cfg read each answer's clock (RFC 9110 section 6.6.1: whole seconds). now returns the server's time, or
@@ -118,13 +123,14 @@ func (s *Snapshot) dropForeignEvents() {
 	})
 }
 
-// TakeAllowedSnapshot is TakeSnapshot of all namespaces, else of the readable one.
+// TakeAllowedSnapshot is TakeSnapshot of all namespaces, else of the readable one, also without Leases.
 func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
-	s, err := TakeSnapshot(ctx, cfg, "")
-	if namespace != "" && apierrors.IsForbidden(err) {
-		return TakeSnapshot(ctx, cfg, namespace)
+	s, leasesErr, err := takeSnapshot(ctx, cfg, "")
+	if namespace != "" && apierrors.IsForbidden(errors.Join(err, leasesErr)) {
+		s, leasesErr, err = takeSnapshot(ctx, cfg, namespace)
 	}
-	return s, err
+	s.FewerLeases = s.FewerLeases || leasesErr != nil
+	return s, errors.Join(err, s.leaveOut(leasesErr, "Leases, so owners and nodes are not shown"))
 }
 
 // takeLeases lists the Leases of all namespaces, else of the readable one.
@@ -134,9 +140,12 @@ func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string)
 	if namespace == "" || !apierrors.IsForbidden(err) {
 		return err
 	}
-	s.Leases, s.LeasesOf = nil, namespace
-	_ = s.leaveOut(err, "Leases of other namespaces than "+namespace+", so the nodes may not be shown")
-	return list(ctx, &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}, add)
+	s.Leases, s.FewerLeases = nil, true
+	one := &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}
+	if oneErr := list(ctx, one, add); oneErr != nil {
+		return oneErr
+	}
+	return s.leaveOut(err, "Leases of other namespaces than "+namespace+", so the nodes may not be shown")
 }
 
 // leaveOut returns err, or names what is missing if that is forbidden.
@@ -144,7 +153,7 @@ func (s *Snapshot) leaveOut(err error, what string) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	s.Missing = append(s.Missing, what)
+	s.Missing = append(s.Missing, what+": "+err.Error())
 	return nil
 }
 

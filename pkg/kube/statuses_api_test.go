@@ -295,10 +295,43 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 		!strings.Contains(fmt.Sprint(s.Missing), "Events") {
 		t.Errorf("%v, missing %q, want Leases of other namespaces, Nodes and Events", err, s.Missing)
 	}
-	// Without Leases nothing can be said about owners.
 	_, err = TakeSnapshot(t.Context(), api.as("nobody"), "default")
 	check.Contains(t, fmt.Sprint(err), "leases")
 	check.Equal(t, len(s.Services), 1, "Services")
+}
+
+// TestSnapshotOfTheRoleView: who may read Services but no Leases, as with Kubernetes' role view, is shown what may be read, and told which right is missing; what can't do without is refused.
+func TestSnapshotOfTheRoleView(t *testing.T) {
+	api := startAPI(t)
+	ns, role := api.namespace(t), "/apis/rbac.authorization.k8s.io/v1"
+	newClusterTest(t, "admin", Options{}).create(t, ns, "web", "192.168.7.113")
+	binding := `{"metadata":{"name":"view"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"system:aggregate-to-view"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"nobody"}]}`
+	for _, tt := range []struct{ in, namespace string }{{"/namespaces/" + ns + "/rolebindings", ns}, {"/clusterrolebindings", ""}, {"/clusterrolebindings", ns}} {
+		api.must(t, "POST", role+tt.in, binding)
+		check.Until(t, 10*time.Second, "only Nodes and Leases are missing", func() error {
+			s, err := TakeAllowedSnapshot(t.Context(), api.as("nobody"), tt.namespace)
+			if err == nil && (len(s.Missing) != 2 || !s.FewerLeases || len(s.Leases) > 0 ||
+				!slices.ContainsFunc(s.Services, func(s vip.Service) bool { return s.Key.Namespace == ns })) {
+				err = fmt.Errorf("%+v", s)
+			}
+			if err == nil {
+				err = s.TakeEndpoints(t.Context(), api.as("nobody"), tt.namespace)
+			}
+			if err == nil && !strings.Contains(fmt.Sprint(s.Missing), `Leases, so owners and nodes are not shown: can't list leases: leases.coordination.k8s.io is forbidden: User "nobody" cannot list resource "leases" in API group "coordination.k8s.io"`) {
+				err = fmt.Errorf("missing %q", s.Missing)
+			}
+			return err
+		})
+		_, err := TakeSnapshot(t.Context(), api.as("nobody"), tt.namespace)
+		check.Contains(t, fmt.Sprint(err), `User "nobody" cannot list resource "leases"`)
+		api.must(t, "DELETE", role+tt.in+"/view", "")
+		check.Until(t, 10*time.Second, "the role is gone", func() error {
+			if _, err := TakeAllowedSnapshot(t.Context(), api.as("nobody"), tt.namespace); err == nil {
+				return fmt.Errorf("it is there")
+			}
+			return nil
+		})
+	}
 }
 
 // TestSnapshotOfOneNamespace: who may read all namespaces gets the Services and leases of all, others those of the one that they may read.
@@ -318,9 +351,7 @@ func TestSnapshotOfOneNamespace(t *testing.T) {
 		has := func(ns string) bool {
 			return slices.ContainsFunc(s.Services, func(s vip.Service) bool { return s.Key.Namespace == ns })
 		}
-		if only := s.LeasesOf == ns; only == sees {
-			t.Errorf("%s gets only the Leases of %q", user, s.LeasesOf)
-		}
+		check.Equal(t, s.FewerLeases, !sees, "%s gets not all Leases", user)
 		if !has(ns) || has(other) != sees {
 			t.Errorf("%s gets the Services %v, want those of its own namespace, and of the other one: %v", user, s.Services, sees)
 		}
