@@ -13,8 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -135,6 +137,44 @@ func TestStolenToken(t *testing.T) {
 	} {
 		if resp, answer := api.doAs(t, serviceAccount, tt.method, tt.path, tt.body); resp.StatusCode != tt.want {
 			t.Errorf("%s: %s %s is answered by %d, want %d: %.200s", tt.what, tt.method, tt.path, resp.StatusCode, tt.want, answer)
+		}
+	}
+}
+
+// TestCommandsInThePod: commands that read, run in a Pod of Herald, have the rights that they need, but for Events; and who may get the ConfigMap of pools needs not be able to list it.
+func TestCommandsInThePod(t *testing.T) {
+	api := startAPI(t)
+	api.apply(t, "rbac.yaml")
+	pools := vip.Key{Namespace: "kube-system", Name: "kubevip"}
+	configMaps := "/api/v1/namespaces/kube-system/configmaps"
+	api.must(t, "POST", configMaps, `{"metadata":{"name":"kubevip"},"data":{"cidr-global":"192.0.2.0/24"}}`)
+	t.Cleanup(func() { api.do("DELETE", configMaps+"/kubevip", "") })
+	api.allow(t, "nobody", "kube-system", `[{"apiGroups":[""],"resources":["configmaps"],"resourceNames":["kubevip","none"],"verbs":["get"]}]`)
+	pod := api.as("admin")
+	pod.Impersonate = rest.ImpersonationConfig{UserName: serviceAccount, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	check.Until(t, 20*time.Second, "Herald's Pod reads what herald status and explain read", func() error {
+		s, err := TakeAllowedSnapshot(t.Context(), pod, "")
+		if err == nil {
+			err = s.TakeEndpoints(t.Context(), pod, "")
+		}
+		if err == nil && (len(s.Missing) != 1 || !strings.HasPrefix(s.Missing[0], "Events")) {
+			err = fmt.Errorf("missing %q", s.Missing)
+		}
+		return err
+	})
+	for user, cfg := range map[string]*rest.Config{"the Pod": pod, "nobody": api.as("nobody"), "admin": api.as("admin")} {
+		check.Until(t, 10*time.Second, user+" reads the pools", func() error {
+			p, err := TakePools(t.Context(), cfg, pools)
+			if err == nil && (p == nil || p.Data["cidr-global"] == "" || p.UID == "" || (user == "nobody") != (p.Namespaces == nil)) {
+				err = fmt.Errorf("got %+v", p)
+			}
+			return err
+		})
+	}
+	for _, user := range []string{"nobody", "admin"} {
+		p, err := TakePools(t.Context(), api.as(user), vip.Key{Namespace: "kube-system", Name: "none"})
+		if p != nil || err != nil {
+			t.Errorf("%s gets %+v, %v of one that is not there", user, p, err)
 		}
 	}
 }

@@ -274,20 +274,22 @@ func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSourc
 	if err != nil || k.IsZero() {
 		return nil, err
 	}
-	var o corev1.ConfigMap
-	err = c.core.Get().Namespace(k.Namespace).Resource("configmaps").Name(k.Name).Do(ctx).Into(&o)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
+	var p *vip.PoolSource
+	r := &watchedResource{client: c.core, resource: "configmaps", namespace: k.Namespace, fields: "metadata.name=" + k.Name}
+	err = list(ctx, r, func(o *corev1.ConfigMap) { p = readConfigMap(o) }) // Herald's Pods may not get it
+	if apierrors.IsForbidden(err) {                                        // but others may only get it
+		var o corev1.ConfigMap
+		if err = r.client.Get().Namespace(k.Namespace).Resource(r.resource).Name(k.Name).Do(ctx).Into(&o); err == nil {
+			p = readConfigMap(&o)
+		}
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("can't read the ConfigMap of pools: %w", err)
 	}
-	p, namespaces := readConfigMap(&o), corev1.NamespaceList{}
-	if c.core.Get().Resource("namespaces").Do(ctx).Into(&namespaces) == nil {
-		p.Namespaces = make(map[string]map[string]string, len(namespaces.Items))
-		for i := range namespaces.Items {
-			p.Namespaces[namespaces.Items[i].Name] = namespaces.Items[i].Labels
-		}
+	namespaces, r := make(map[string]map[string]string), &watchedResource{client: c.core, resource: "namespaces"}
+	err = list(ctx, r, func(o *corev1.Namespace) { namespaces[o.Name] = o.Labels })
+	if p != nil && err == nil {
+		p.Namespaces = namespaces
 	}
 	return p, nil
 }
