@@ -136,7 +136,11 @@ func TestImportOfKeyWithAnotherValue(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		check.Equal(t, r.Method, http.MethodGet, "the method for %s", r.URL.Path)
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"kubevip"},"data":{"pool-a":"10.0.9.0/28"}}`)
+		if strings.HasSuffix(r.URL.Path, "/configmaps") {
+			fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","items":[{"metadata":{"name":"kubevip"},"data":{"pool-a":"10.0.9.0/28"}}]}`)
+			return
+		}
+		fmt.Fprint(w, `{"kind":"List","apiVersion":"v1","items":[]}`)
 	}))
 	defer s.Close()
 	file := filepath.Join(t.TempDir(), "metallb.yaml")

@@ -123,11 +123,8 @@ func TestPoolsCommand(t *testing.T) {
 		switch path := r.URL.Path; {
 		case strings.HasSuffix(path, "/leases"):
 			check.OK(t, json.NewEncoder(w).Encode(map[string]any{"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "items": []any{nodeLease("n1", 0, options)}}))
-		case path == "/api/v1/namespaces/net/configmaps/ours":
-			fmt.Fprint(w, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"ours","namespace":"net"},"data":{"range-global":"10.0.0.1-10.0.0.4"}}`)
-		case strings.Contains(path, "/configmaps/"):
-			w.WriteHeader(http.StatusNotFound)
-			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+		case path == "/api/v1/namespaces/net/configmaps" && r.URL.Query().Get("fieldSelector") == "metadata.name=ours":
+			fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","items":[{"metadata":{"name":"ours","namespace":"net"},"data":{"range-global":"10.0.0.1-10.0.0.4"}}]}`)
 		default:
 			fmt.Fprint(w, `{"kind":"List","apiVersion":"v1","items":[]}`)
 		}

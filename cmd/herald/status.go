@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -130,8 +131,10 @@ func (v *statusView) nodeNamed(name string) (nodeStatus, error) {
 		}
 		all = append(all, n.Name)
 	}
-	return unknown, fmt.Errorf("no Herald runs on a node %q; it runs on %s", unknown.Name,
-		cmp.Or(abbreviate(all), "none"))
+	if v.unread {
+		return unknown, errors.New("the Leases, which say on which nodes Herald runs, may not be read")
+	}
+	return unknown, fmt.Errorf("no Herald runs on a node %q; it runs on %s", unknown.Name, cmp.Or(abbreviate(all), "none"))
 }
 
 func (v *statusView) members() (all []vip.Member) {

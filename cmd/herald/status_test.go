@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -298,6 +299,7 @@ func TestStatusWithoutTheAnnouncersLeases(t *testing.T) {
 		}
 		e := check.Value(observe(s, nil, noon).service(tt.s.Key))(t)
 		check.Equal(t, e.headline(), tt.headline, "%s: herald explain", tt.name)
+		check.Contains(t, text(observe(s, nil, noon).writeNode(io.Discard, "n1", "")), "may not be read")
 	}
 }
 

@@ -66,15 +66,18 @@ func takeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Sn
 	if servicesErr != nil && !apierrors.IsForbidden(servicesErr) {
 		return s, nil, servicesErr
 	}
-	leasesErr = s.takeLeases(ctx, c, namespace)
+	leases := &watchedResource{client: c.coordination, resource: "leases", fields: notKubeletLeases}
+	fewer, leasesErr := listAllowed(ctx, leases, namespace,
+		func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) })
+	if s.FewerLeases = fewer != nil; leasesErr == nil {
+		_ = s.leaveOut(fewer, "Leases of other namespaces than "+namespace+", so the nodes may not be shown")
+	}
 	nodesErr := list(ctx, &watchedResource{client: c.core, resource: "nodes"},
 		func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
 	nodesErr = s.leaveOut(nodesErr, "Nodes, so drains, taints and conditions of nodes are not shown")
 	events := &watchedResource{client: c.core, resource: "events", namespace: namespace,
 		fields: "involvedObject.kind=Service,source=" + component}
-	eventsErr := list(ctx, events, func(o *corev1.Event) {
-		s.Events = append(s.Events, readEvent(o))
-	})
+	eventsErr := list(ctx, events, func(o *corev1.Event) { s.Events = append(s.Events, readEvent(o)) })
 	eventsErr = s.leaveOut(eventsErr, "Events, so much of why a Service has no VIP is not shown")
 	s.dropForeignEvents()
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
@@ -133,21 +136,6 @@ func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string
 	return s, errors.Join(err, s.leaveOut(leasesErr, "Leases, so owners and nodes are not shown"))
 }
 
-// takeLeases lists the Leases of all namespaces, else of the readable one.
-func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string) error {
-	add := func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) }
-	err := list(ctx, &watchedResource{client: c.coordination, resource: "leases", fields: notKubeletLeases}, add)
-	if namespace == "" || !apierrors.IsForbidden(err) {
-		return err
-	}
-	s.Leases, s.FewerLeases = nil, true
-	one := &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}
-	if oneErr := list(ctx, one, add); oneErr != nil {
-		return oneErr
-	}
-	return s.leaveOut(err, "Leases of other namespaces than "+namespace+", so the nodes may not be shown")
-}
-
 // leaveOut returns err, or names what is missing if that is forbidden.
 func (s *Snapshot) leaveOut(err error, what string) error {
 	if !apierrors.IsForbidden(err) {
@@ -164,22 +152,27 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 		return err
 	}
 	all := make(map[vip.Key][]*cachedSlice)
-	take := func(namespace string) error {
-		return list(ctx, &watchedResource{client: c.discovery, resource: "endpointslices", namespace: namespace},
-			func(o *discoveryv1.EndpointSlice) {
-				if x := readSlice(o); x != nil {
-					all[x.service] = append(all[x.service], x)
-				}
-			})
-	}
-	if err = take(""); namespace != "" && apierrors.IsForbidden(err) {
-		err = take(namespace)
-	}
+	r := &watchedResource{client: c.discovery, resource: "endpointslices"}
+	_, err = listAllowed(ctx, r, namespace, func(o *discoveryv1.EndpointSlice) {
+		if x := readSlice(o); x != nil {
+			all[x.service] = append(all[x.service], x)
+		}
+	})
 	for i := range s.Services {
 		x := &s.Services[i]
 		x.Endpoints = mergeEndpoints(slices.Values(all[x.Key]), x)
 	}
 	return err
+}
+
+// listAllowed lists all namespaces, else the readable one; fewer is why not all.
+func listAllowed[O runtime.Object](ctx context.Context, r *watchedResource, namespace string, each func(O)) (
+	fewer, err error) {
+	if err = list(ctx, r, each); namespace == "" || !apierrors.IsForbidden(err) {
+		return nil, err
+	}
+	r.namespace = namespace
+	return err, list(ctx, r, each)
 }
 
 func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O)) error {
@@ -201,9 +194,7 @@ func readEvent(o *corev1.Event) StoredEvent {
 	e := StoredEvent{At: o.LastTimestamp.UTC(), Node: o.Source.Host}
 	e.order, _ = strconv.ParseUint(o.ResourceVersion, 10, 64)
 	e.Service = vip.Key{Namespace: o.InvolvedObject.Namespace, Name: o.InvolvedObject.Name}
-	e.UID = string(o.InvolvedObject.UID)
-	e.Warning = o.Type == corev1.EventTypeWarning
-	e.Reason = vip.Reason(o.Reason)
-	e.Message = o.Message
+	e.UID, e.Warning = string(o.InvolvedObject.UID), o.Type == corev1.EventTypeWarning
+	e.Reason, e.Message = vip.Reason(o.Reason), o.Message
 	return e
 }

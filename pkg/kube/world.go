@@ -287,8 +287,7 @@ func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSourc
 		return nil, fmt.Errorf("can't read the ConfigMap of pools: %w", err)
 	}
 	namespaces, r := make(map[string]map[string]string), &watchedResource{client: c.core, resource: "namespaces"}
-	err = list(ctx, r, func(o *corev1.Namespace) { namespaces[o.Name] = o.Labels })
-	if p != nil && err == nil {
+	if list(ctx, r, func(o *corev1.Namespace) { namespaces[o.Name] = o.Labels }) == nil && p != nil {
 		p.Namespaces = namespaces
 	}
 	return p, nil
