@@ -46,6 +46,17 @@ bgp_as: 65000   # the default, and no 6.5e+04
 	}
 }
 
+// To YAML an unquoted off is false.
+func TestFileWithOff(t *testing.T) {
+	want := baseConfig()
+	want.Serve.Metrics = ""
+	for _, text := range []string{"off", "Off", "false", "'off'"} {
+		got, _, err := Parse(Sources{Env: []string{"herald_config=/x"}, ReadFile: readsAs("svc_enable: on\nvip_arp: yes\nprometheus_server: " + text), Hostname: "n1"})
+		check.OK(t, err)
+		same(t, text, want, got)
+	}
+}
+
 func TestFileErrors(t *testing.T) {
 	const path = `herald_config="/etc/herald.yaml" (environment): `
 	tests := []struct {

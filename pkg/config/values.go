@@ -282,9 +282,9 @@ var parseCheckURL = text("must be a URL such as https://127.0.0.1:6443/readyz",
 // off turns a listener off where an empty value means "not set".
 const off = "off"
 
-// parseListenAddress parses "host:port" and ":port"; "off" is "".
+// parseListenAddress parses "host:port" and ":port"; "off", to YAML false, is "".
 func parseListenAddress(v string) (string, error) {
-	if v == off {
+	if v == off || v == "false" {
 		return "", nil
 	}
 	_, port, err := net.SplitHostPort(v)

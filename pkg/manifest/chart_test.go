@@ -74,6 +74,9 @@ func TestChartValues(t *testing.T) {
 		"extraEnv: [{name: bgp_as, value: 65000}]":                                      "'/extraEnv/0/value': got number, want string",
 		"{podLabels: {app.kubernetes.io/name: other}}":                                  "podLabels: app.kubernetes.io/name is one of the two labels",
 		"{podMonitor: {enabled: true}, options: {prometheus_server: '127.0.0.1:2112'}}": "podMonitor.enabled: Prometheus can't fetch",
+		"{podMonitor: {enabled: true}, options: {prometheus_server: off}}":              "podMonitor.enabled: Prometheus can't fetch",
+		"options: {prometheus_server: off}":                                             "        - name: prometheus_server\n          value: \"false\"\n",
+		"options: {prometheus_server: on}":                                              "'/options/prometheus_server'",
 		"terminationGracePeriodSeconds: 1000000":                                        "terminationGracePeriodSeconds: 1000000\n",
 		"tolerations: [{key: a, value: true}]":                                          "'/tolerations/0/value': got boolean, want string",
 		"updateStrategy: {type: Recreate}":                                              "'/updateStrategy/type'",
@@ -85,6 +88,11 @@ func TestChartValues(t *testing.T) {
 	}
 	if got := render("{}"); strings.Contains(got, "PrometheusRule") {
 		t.Error("alerts without alerts.enabled")
+	}
+	for _, off := range []string{"off", "'off'", "false"} { // to YAML the first is the last
+		if got := render("options: {prometheus_server: " + off + "}"); strings.Contains(got, "hostPort") || !strings.Contains(got, "kind: DaemonSet") {
+			t.Errorf("prometheus_server: %s: a port in\n%s", off, got)
+		}
 	}
 }
 

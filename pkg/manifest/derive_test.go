@@ -169,6 +169,7 @@ func chartSchema(t *testing.T) string {
 			entry["type"], entry["pattern"] = []string{"string", "null", "integer"}, "^([+-]?[0-9]+)?$"
 		case config.Endpoint:
 			entry["pattern"] = "^(off|.*:[0-9]{1,5})?$"
+			entry["type"], entry["not"] = []string{"string", "null", "boolean"}, object{"const": true} // off is false to YAML
 		case config.String, config.List, config.Name: // vip_subnet: 24, upnp_ports: 80, svc_namespace: 1
 			entry["type"] = []string{"string", "null", "integer"}
 		}

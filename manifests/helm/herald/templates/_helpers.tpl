@@ -113,8 +113,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and .Values.affinity .Values.controlPlaneOnly }}
 {{- fail "controlPlaneOnly and affinity exclude each other: write the control-plane nodes into affinity" }}
 {{- end }}
-{{- if and .Values.podMonitor.enabled (regexMatch "^(off$|127[.]|localhost:|\\[::1\\])" (toString (index $o "prometheus_server"))) }}
-{{- fail (printf "podMonitor.enabled: Prometheus can't fetch the metrics of nodes, since options.prometheus_server is %s" (index $o "prometheus_server")) }}
+{{- if and .Values.podMonitor.enabled (regexMatch "^(off$|false$|127[.]|localhost:|\\[::1\\])" (toString (index $o "prometheus_server"))) }}
+{{- fail (printf "podMonitor.enabled: Prometheus can't fetch the metrics of nodes, since options.prometheus_server is %s" (toString (index $o "prometheus_server"))) }}
 {{- end }}
 {{- include "herald.checkFiles" . }}
 {{- end -}}
