@@ -46,7 +46,6 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 		if err != nil {
 			return err
 		}
-		ctx := c.Context()
 		return move(&nodeDrain{
 			node: strings.ToLower(args[0]), timeout: *timeout,
 			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
@@ -58,7 +57,7 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 			mark:        func(ctx context.Context, node string) error { return kube.Drain(ctx, access, node, time.Now()) },
 			unmark:      func(ctx context.Context, node string, t time.Time) error { return kube.Undrain(ctx, access, node, t) },
 			clearReturn: func(ctx context.Context, node string) error { return kube.ClearReturn(ctx, access, node) },
-		}, ctx)
+		}, c.Context())
 	}
 	return c
 }
@@ -102,8 +101,7 @@ func (d *nodeDrain) drain(ctx context.Context) error {
 	now, err := d.await(within, func(now lookAt) bool { return len(now.held) == 0 })
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w; the node %[2]s stays marked: herald drain %[2]s waits again, herald undrain %[2]s ends that",
-			err, d.node)
+		return fmt.Errorf("%w; %[2]s stays marked: herald drain %[2]s goes on, herald undrain %[2]s ends that", err, d.node)
 	case len(now.held) > 0:
 		return fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. "+
 			"The node stays marked; herald undrain %s ends that", d.timeout, d.node, abbreviate(now.held), d.node)
@@ -153,7 +151,7 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 	}
 	now, err := d.await(within, func(now lookAt) bool { return len(now.away) == 0 })
 	if err != nil {
-		return fmt.Errorf("%w; the node %[2]s still gets its VIPs back: herald undrain %[2]s waits again", err, d.node)
+		return fmt.Errorf("%w; %[2]s still gets its VIPs back: herald undrain %[2]s goes on", err, d.node)
 	}
 	clearing, cleared := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cleared()

@@ -70,7 +70,7 @@ func TestDrain(t *testing.T) {
 		{"it advertises no more", []kube.Snapshot{advertises(2), advertises(2), advertises(0)}, ""},
 		{"its Herald is dead, and so are its sessions", []kube.Snapshot{dead, dead}, ""},
 		{"no Herald on the node", []kube.Snapshot{{}}, `no Herald runs on a node "n1"; it runs on none`},
-		{"the API server hangs once the node is marked", []kube.Snapshot{none}, "context deadline exceeded; the node n1 stays marked: herald drain n1 waits again, herald undrain n1 ends that"},
+		{"the API server hangs once the node is marked", []kube.Snapshot{none}, "context deadline exceeded; n1 stays marked: herald drain n1 goes on, herald undrain n1 ends that"},
 	}
 	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
@@ -87,8 +87,8 @@ func TestInterrupted(t *testing.T) {
 		move               func(*nodeDrain, context.Context) error
 		want               string
 	}{
-		{"drain", "n1", "", (*nodeDrain).drain, "interrupted; the node n1 stays marked: herald drain n1 waits again, herald undrain n1 ends that"},
-		{"undrain", "n2", "n1", (*nodeDrain).undrain, "interrupted; the node n1 still gets its VIPs back: herald undrain n1 waits again"},
+		{"drain", "n1", "", (*nodeDrain).drain, "interrupted; n1 stays marked: herald drain n1 goes on, herald undrain n1 ends that"},
+		{"undrain", "n2", "n1", (*nodeDrain).undrain, "interrupted; n1 still gets its VIPs back: herald undrain n1 goes on"},
 	} {
 		for after := range 3 { // looks
 			synctest.Test(t, func(t *testing.T) {

@@ -122,8 +122,7 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 
 // nodeNamed returns a node by Herald's name, or its Node's; an error lists all names, and the node has only its own.
 func (v *statusView) nodeNamed(name string) (nodeStatus, error) {
-	unknown := nodeStatus{}
-	unknown.Name = v.names.Of(name)
+	unknown := nodeStatus{NodeLease: lease.NodeLease{Name: v.names.Of(name)}}
 	var all []string
 	for _, n := range v.nodes {
 		if n.Name == unknown.Name {

@@ -77,8 +77,7 @@ type sessionStatus struct {
 // newStatusReport makes the report of Services (isOf) at now; others count too: they may have addresses of these.
 func newStatusReport(s kube.Snapshot, of vip.Key, now time.Time) statusReport {
 	v := newStatusView(s, now)
-	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now,
-		unread: v.unread}
+	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now, unread: v.unread}
 	for i := range s.Services {
 		if !isOf(s.Services[i].Key, of) {
 			continue
@@ -124,7 +123,7 @@ const maxWithoutHerald = 10
 // writeTables writes tables of Services, nodes, and any DHCP leases and BGP sessions.
 func (r statusReport) writeTables(w io.Writer, wide bool) error {
 	services, nodes := r.serviceRows(wide), r.nodeRows()
-	var dhcp, sessions, missing []string
+	var dhcp, sessions []string
 	for _, l := range r.DHCPLeases {
 		left := "never"
 		switch d := l.Expires.Sub(r.now); {
@@ -140,9 +139,6 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 		sessions = append(sessions, row(b.Node, b.Peer, fmt.Sprint(b.AS), fmt.Sprint(b.State), age(b.Since, r.now),
 			fmt.Sprint(b.Prefixes), b.Reason))
 	}
-	for _, m := range r.Missing {
-		missing = append(missing, row(m))
-	}
 	header := "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG"
 	if wide {
 		header = "SERVICE\tVIP\tASKED\tFROM\tOWNER\tSINCE\tMODE\tWHAT IS WRONG"
@@ -154,7 +150,7 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
 		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
 		writeTable(w, "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY", sessions),
-		writeTable(w, "\nMAY NOT BE READ", missing))
+		writeTable(w, "\nMAY NOT BE READ", r.Missing))
 }
 
 func (r statusReport) serviceRows(wide bool) (rows []string) {
@@ -187,9 +183,7 @@ func (r statusReport) adviceRows() (rows []string) {
 		if s.Advice == "" {
 			continue
 		}
-		if services[s.Reason] == nil {
-			first[s.Reason] = s.Advice
-		}
+		first[s.Reason] = cmp.Or(first[s.Reason], s.Advice)
 		services[s.Reason] = append(services[s.Reason], s.Service)
 	}
 	for _, reason := range slices.Sorted(maps.Keys(services)) {

@@ -69,7 +69,7 @@ func takeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Sn
 	leases := &watchedResource{client: c.coordination, resource: "leases", fields: notKubeletLeases}
 	fewer, leasesErr := listAllowed(ctx, leases, namespace,
 		func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) })
-	if s.FewerLeases = fewer != nil; leasesErr == nil {
+	if s.FewerLeases = fewer != nil || leasesErr != nil; leasesErr == nil {
 		_ = s.leaveOut(fewer, "Leases of other namespaces than "+namespace+", so the nodes may not be shown")
 	}
 	nodesErr := list(ctx, &watchedResource{client: c.core, resource: "nodes"},
@@ -132,17 +132,15 @@ func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string
 	if namespace != "" && apierrors.IsForbidden(errors.Join(err, leasesErr)) {
 		s, leasesErr, err = takeSnapshot(ctx, cfg, namespace)
 	}
-	s.FewerLeases = s.FewerLeases || leasesErr != nil
 	return s, errors.Join(err, s.leaveOut(leasesErr, "Leases, so owners and nodes are not shown"))
 }
 
 // leaveOut returns err, or names what is missing if that is forbidden.
 func (s *Snapshot) leaveOut(err error, what string) error {
-	if !apierrors.IsForbidden(err) {
-		return err
+	if apierrors.IsForbidden(err) {
+		s.Missing, err = append(s.Missing, what+": "+err.Error()), nil
 	}
-	s.Missing = append(s.Missing, what+": "+err.Error())
-	return nil
+	return err
 }
 
 // TakeEndpoints fills in the Services' Endpoints of all namespaces, else of the readable one; "" is none.

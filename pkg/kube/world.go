@@ -275,9 +275,10 @@ func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSourc
 		return nil, err
 	}
 	var p *vip.PoolSource
-	r := &watchedResource{client: c.core, resource: "configmaps", namespace: k.Namespace, fields: "metadata.name=" + k.Name}
-	err = list(ctx, r, func(o *corev1.ConfigMap) { p = readConfigMap(o) }) // Herald's Pods may not get it
-	if apierrors.IsForbidden(err) {                                        // but others may only get it
+	r := &watchedResource{client: c.core, resource: "configmaps", namespace: k.Namespace}
+	r.fields = "metadata.name=" + k.Name
+	err = list(ctx, r, func(o *corev1.ConfigMap) { p = readConfigMap(o) })
+	if apierrors.IsForbidden(err) { // Herald's Pods may only list it, others maybe only get it
 		var o corev1.ConfigMap
 		if err = r.client.Get().Namespace(k.Namespace).Resource(r.resource).Name(k.Name).Do(ctx).Into(&o); err == nil {
 			p = readConfigMap(&o)
@@ -287,7 +288,7 @@ func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSourc
 		return nil, fmt.Errorf("can't read the ConfigMap of pools: %w", err)
 	}
 	namespaces, r := make(map[string]map[string]string), &watchedResource{client: c.core, resource: "namespaces"}
-	if list(ctx, r, func(o *corev1.Namespace) { namespaces[o.Name] = o.Labels }) == nil && p != nil {
+	if p != nil && list(ctx, r, func(o *corev1.Namespace) { namespaces[o.Name] = o.Labels }) == nil {
 		p.Namespaces = namespaces
 	}
 	return p, nil
