@@ -150,3 +150,13 @@ func TestNoPathsOfAMachine(t *testing.T) {
 		t.Errorf("nothing is said against %q", bad)
 	}
 }
+
+// TestManifestsAreMoved: a shell empties the file after > before the command runs. One that fails, as at a typo, would end a static Pod that runs.
+func TestManifestsAreMoved(t *testing.T) {
+	written := regexp.MustCompile(`(>|tee) */etc/kubernetes/mani` + `fests`)
+	eachFile(t, func(file, text string) {
+		if found := written.FindString(text); found != "" {
+			t.Errorf("%s writes at once to where kubelet reads: %s", file, found)
+		}
+	})
+}

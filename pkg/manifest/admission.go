@@ -47,10 +47,12 @@ func listOf(words []string) string { return "['" + strings.Join(words, "', '") +
 
 // admissionObjects returns policies for what RBAC can't express, with bindings.
 func admissionObjects(c config.Config) []any {
-	return slices.Concat(tenantPolicies(), tokenPolicies(c))
+	return append(tenantPolicies(), tokenPolicies(c)...)
 }
 
-func tenantPolicies() []any { return policyAndBinding("annotations", annotationsPolicy()) }
+func tenantPolicies() []any {
+	return policyAndBinding("annotations", priorityNamespace, annotationsPolicy())
+}
 
 // tokenPolicies limit what Herald's ServiceAccount may write (docs/why.md, "What tenants can write").
 func tokenPolicies(c config.Config) []any {
@@ -58,8 +60,8 @@ func tokenPolicies(c config.Config) []any {
 		Name: "by-herald", Expression: "request.userInfo.username == 'system:serviceaccount:" + c.Node.Namespace + ":" +
 			name + "'",
 	}}
-	return slices.Concat(policyAndBinding("token-leases", tokenLeasesPolicy(account)),
-		policyAndBinding("token-services", tokenServicesPolicy(account)))
+	return slices.Concat(policyAndBinding("token-leases", c.Node.Namespace, tokenLeasesPolicy(account)),
+		policyAndBinding("token-services", c.Node.Namespace, tokenServicesPolicy(account)))
 }
 
 // annotationsPolicy refuses restricted annotations that the namespace may not set, but may keep and remove.
@@ -133,12 +135,11 @@ func resourceRule(group, resource string, on ...admissionv1.OperationType) *admi
 	}}}}
 }
 
-// policyAndBinding returns the policy herald-suffix, which refuses what it finds, for all namespaces.
-func policyAndBinding(suffix string, spec admissionv1.ValidatingAdmissionPolicySpec) []any {
+// policyAndBinding returns the policy herald-suffix of Herald in home, which refuses what it finds, for all namespaces.
+func policyAndBinding(suffix, home string, spec admissionv1.ValidatingAdmissionPolicySpec) []any {
 	// an expression that can't be evaluated, maybe too costly, refuses
 	spec.FailurePolicy = new(admissionv1.Fail)
-	m := meta("")
-	m.Name = name + "-" + suffix
+	m := named(name+"-"+suffix, "", home)
 	kind := func(k string) metav1.TypeMeta {
 		return metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: k}
 	}

@@ -1,11 +1,13 @@
 package manifest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/testing/check"
@@ -66,6 +68,22 @@ func TestControlPlaneRights(t *testing.T) {
 	text := string(check.Value(DaemonSet(request(t, strings.Fields(alone)...)))(t))
 	if want := "herald manifest rbac --arp --controlplane --address=192.0.2.10 | kubectl apply"; !strings.Contains(text, want) {
 		t.Errorf("no %q in\n%.600s", want, text)
+	}
+}
+
+// TestTwoInstallations: outside its namespace each has objects of its own: who applies one takes no right from another.
+func TestTwoInstallations(t *testing.T) {
+	of := map[string]string{}
+	for _, home := range []string{"kube-system", "a", "b"} {
+		c := request(t, "--arp", "--controlplane", "--address=192.0.2.10", "--services", "--namespace="+home).Config
+		for _, o := range slices.Concat(rbacObjects(c), tokenPolicies(c)) {
+			m := o.(interface{ GetObjectMeta() metav1.Object }).GetObjectMeta()
+			named := fmt.Sprintf("%T %s/%s", o, m.GetNamespace(), m.GetName())
+			if other := of[named]; other != "" {
+				t.Errorf("%s is of %s and of %s", named, other, home)
+			}
+			of[named] = home
+		}
 	}
 }
 

@@ -36,13 +36,10 @@ func flowSchemasIn(home string) []any {
 }
 
 // flowSchema returns the FlowSchema that gives Herald's ServiceAccount a priority level.
-func flowSchema(home, named, level string, precedence int32,
-	rule flowcontrolv1.ResourcePolicyRule) *flowcontrolv1.FlowSchema {
-	m := meta("")
-	m.Name = named
+func flowSchema(home, role, level string, precedence int32, rule flowcontrolv1.ResourcePolicyRule) any {
 	return &flowcontrolv1.FlowSchema{
 		TypeMeta:   metav1.TypeMeta{APIVersion: flowcontrolv1.SchemeGroupVersion.String(), Kind: "FlowSchema"},
-		ObjectMeta: m,
+		ObjectMeta: named(role, "", home),
 		Spec: flowcontrolv1.FlowSchemaSpec{
 			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level},
 			MatchingPrecedence:         precedence,

@@ -258,7 +258,7 @@ func granted(t *testing.T, args ...string) []string {
 			b := read[rbacv1.RoleBinding](t, []byte(doc))
 			bound[b.RoleRef.Kind+b.Namespace]++
 			want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "herald", Namespace: r.Config.Node.Namespace}}
-			if diff := cmp.Diff(want, b.Subjects); diff != "" || b.RoleRef.Name != "herald" || kind != b.RoleRef.Kind+"Binding" {
+			if diff := cmp.Diff(want, b.Subjects); diff != "" || b.RoleRef.Name != named("herald", b.Namespace, r.Config.Node.Namespace).Name || kind != b.RoleRef.Kind+"Binding" {
 				t.Errorf("%s: %+v", kind, b)
 			}
 		default:

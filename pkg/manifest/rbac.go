@@ -181,10 +181,17 @@ func namespacesOf(c config.Config, leases ...vip.Key) (namespaces []string) {
 // emptySecret returns the Secret for Herald's key: nobody can be permitted to create this one alone, and who creates
 // any can make tokens (docs/why.md, "The key of the heartbeats"). Without data, applying it again keeps the key.
 func emptySecret(namespace string) *corev1.Secret {
+	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: named(peersSecret, namespace, namespace), Type: corev1.SecretTypeOpaque}
+}
+
+// named returns the metadata of an object of Herald in home. Outside home it bears home, except for kube-system.
+func named(name, namespace, home string) metav1.ObjectMeta {
 	m := meta(namespace)
-	m.Name = peersSecret
-	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: m,
-		Type: corev1.SecretTypeOpaque}
+	if m.Name = name; namespace != home && home != metav1.NamespaceSystem {
+		m.Name += "." + home // no namespace has a dot
+	}
+	return m
 }
 
 // roleAndBinding returns a role in a namespace, or in all (""), and its binding to the ServiceAccount in home.
@@ -193,23 +200,18 @@ func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []
 	kind := func(k string) metav1.TypeMeta {
 		return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: k}
 	}
-	ref := func(k string) rbacv1.RoleRef { return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: k, Name: role} }
-	named := func(namespace string) metav1.ObjectMeta {
-		m := meta(namespace)
-		m.Name = role
-		return m
-	}
+	m := named(role, namespace, home)
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: m.Name}
 	if namespace == "" {
+		ref.Kind = "ClusterRole"
 		return []any{
-			&rbacv1.ClusterRole{TypeMeta: kind("ClusterRole"), ObjectMeta: named(""), Rules: policy},
-			&rbacv1.ClusterRoleBinding{TypeMeta: kind("ClusterRoleBinding"), ObjectMeta: named(""), RoleRef: ref("ClusterRole"),
-				Subjects: subjects},
+			&rbacv1.ClusterRole{TypeMeta: kind("ClusterRole"), ObjectMeta: m, Rules: policy},
+			&rbacv1.ClusterRoleBinding{TypeMeta: kind("ClusterRoleBinding"), ObjectMeta: m, RoleRef: ref, Subjects: subjects},
 		}
 	}
 	return []any{
-		&rbacv1.Role{TypeMeta: kind("Role"), ObjectMeta: named(namespace), Rules: policy},
-		&rbacv1.RoleBinding{TypeMeta: kind("RoleBinding"), ObjectMeta: named(namespace), RoleRef: ref("Role"),
-			Subjects: subjects},
+		&rbacv1.Role{TypeMeta: kind("Role"), ObjectMeta: m, Rules: policy},
+		&rbacv1.RoleBinding{TypeMeta: kind("RoleBinding"), ObjectMeta: m, RoleRef: ref, Subjects: subjects},
 	}
 }
 
