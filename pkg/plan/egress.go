@@ -122,14 +122,13 @@ func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link 
 		return netip.Addr{}, ""
 	}
 	for _, l := range node.Info.Links {
-		if !l.Up {
-			continue
-		}
 		for _, own := range l.Networks() {
-			for _, x := range owner.Info.OwnAddresses() {
-				if x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() && own.Contains(x) && x != own.Addr() &&
-					(!via.IsValid() || own.Contains(a)) {
-					via, link = x, l.Name
+			for _, theirs := range owner.Info.Links {
+				for _, p := range theirs.Prefixes {
+					if x := p.Addr(); l.Up && theirs.Up && x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() &&
+						own.Contains(x) && x != own.Addr() && (!via.IsValid() || own.Contains(a)) {
+						via, link = x, l.Name
+					}
 				}
 			}
 		}

@@ -87,6 +87,12 @@ func TestEgress(t *testing.T) {
 		{"... by the link that is up", on, with(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
 			w.Members[0].Info.Links[0].Up, w.Members[1].Info.Links[1].Prefixes = false, []netip.Prefix{netip.MustParsePrefix("10.99.0.12/16")}
 		}), "10.77.0.60 via 10.99.0.12 on eth1 [10.240.1.2]\n"},
+		{"... there, too", on, with(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+			for i := range 2 {
+				w.Members[i].Info.Links[1].Up, w.Members[i].Info.Links[1].Prefixes = true, []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.99.0.1%d/16", i+1))}
+			}
+			w.Members[1].Info.Links[0].Up = false
+		}), "10.77.0.60 via 10.99.0.12 on eth1 [10.240.1.2]\n"},
 		{"no egress", on, w("n1", svc("a", "10.77.0.60", noEgress)), ""},
 		{"another host has its address", on, w("n1", svc("a", "10.77.0.60", withEgress, inUse)), keepsSource + "no node has bound its VIP: another host has it\n"},
 		{"... as another node sees it", on, w("n2", svc("a", "10.77.0.60", withEgress, inUse)), ""},

@@ -107,37 +107,33 @@ type binding struct {
 type service struct {
 	*vip.Service
 	capabilities
-	// the Service's link, else a pool's; in place of that of vip.Service
-	Interface string
-	// the Service's ways, else a pool's; in place of those of vip.Service
-	Announce   []vip.Method
-	statusOurs bool // a Herald of this installation wrote its status
-	// the node that wrote its status last, if a Herald of this installation; else ""
-	statusBy     string
-	addrs        []address         // what it may have; Link and Bits are filled in for this node
-	dhcpFamilies []vip.Family      // what it asks a DHCP server for; what is leased is in addrs
-	lost         []vip.LostAddress // of its addresses: those that are others'
-	client       *dhcpClient       // which asks for dhcpFamilies; nil if there are none
-	unit         *unit
-	notOurs      bool         // another announcer's
-	ownLink      bool         // it names a link that its addresses do not have by their pool
-	apart        bool         // another announcer renews its lease, and a Service of another namespace has its address too
-	unoffered    bool         // it has an address that no pool offers to its namespace
-	shares       bool         // others ask for an address of it, too
-	inUse        []netip.Addr // given ones that another host has
-	contended    bool         // a Service of another namespace was refused an address that this one has, and asks for
-	hasAny       bool         // it has one of its addresses (see has)
-	routeKept    bool         // routers go on sending to it while this process restarts
-	claim        vip.Claim    // what its lease says; set once it is in a unit
-	decisive     bool         // what it requires of a node counts for its unit
-	verdict      vip.Verdict
-	// addresses, each with its link and who answers for it though it has lost them, that are not bound here
-	heldBack   []string
-	heldBackBy []string    // the node for which the last of these waits, or the nodes for one of which it does
-	status     *vip.Status // that this node is to write, without conditions; nil if none
-	// for this node to write, with the others that follow; ConditionAbsent removes all; without a Type none
-	announced     vip.Condition
-	healthChecked bool // its HealthCheck is in the Plan
+	Interface     string            // in place of that of vip.Service: the Service's link, else a pool's
+	Announce      []vip.Method      // in place of those of vip.Service: the Service's ways, else a pool's
+	statusOurs    bool              // a Herald of this installation wrote its status
+	statusBy      string            // the node that wrote its status last, if a Herald of this installation; else ""
+	addrs         []address         // what it may have; Link and Bits are filled in for this node
+	dhcpFamilies  []vip.Family      // what it asks a DHCP server for; what is leased is in addrs
+	lost          []vip.LostAddress // of its addresses: those that are others'
+	client        *dhcpClient       // which asks for dhcpFamilies; nil if there are none
+	unit          *unit
+	notOurs       bool         // another announcer's
+	ownLink       bool         // it names a link that its addresses do not have by their pool
+	apart         bool         // another announcer renews its lease, and a Service of another namespace has its address
+	unoffered     bool         // it has an address that no pool offers to its namespace
+	shares        bool         // others ask for an address of it, too
+	inUse         []netip.Addr // given ones that another host has
+	contended     bool         // a Service of another namespace was refused an address that this one has, and asks for
+	hasAny        bool         // it has one of its addresses (see has)
+	unserved      netip.Addr   // one that nodes advertise for others that share it, and none of which can serve it
+	routeKept     bool         // routers go on sending to it while this process restarts
+	claim         vip.Claim    // what its lease says; set once it is in a unit
+	decisive      bool         // what it requires of a node counts for its unit
+	verdict       vip.Verdict
+	heldBack      []string      // addresses not bound here, each with its link and who answers for it though it lost them
+	heldBackBy    []string      // the node for which the last of these waits, or the nodes for one of which it does
+	status        *vip.Status   // that this node is to write, without conditions; nil if none
+	announced     vip.Condition // to write, with the others that follow; ConditionAbsent removes all; without a Type none
+	healthChecked bool          // its HealthCheck is in the Plan
 }
 
 // An address is one that a Service may have.

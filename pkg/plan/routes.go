@@ -96,12 +96,14 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) {
 	if r.Stopping {
 		all, here = r.advertisers(a, services, true)
 	}
-	if slices.Contains(here, r.self) && !r.addRouteIfReady(a, all) {
-		return
-	}
-	for _, s := range served {
+	ready := !slices.Contains(here, r.self) || r.addRouteIfReady(a, all)
+	for _, s := range services {
+		if len(from) > 0 && !slices.Contains(served, s) {
+			s.unserved = a
+			continue
+		}
 		for i := range s.addrs {
-			if x := &s.addrs[i]; x.Addr == a {
+			if x := &s.addrs[i]; ready && x.Addr == a {
 				x.from, x.sticky = from, slices.ContainsFunc(served, isSticky)
 			}
 		}
@@ -125,8 +127,7 @@ func (r *routes) advertisers(a netip.Addr, services []*service, drains bool) (se
 	}
 	served, from = services, able(services)
 	for i := 0; len(from) == 0 && i < len(services); i++ { // no node serves all: the first that one does
-		served = services[i:][:1]
-		from = able(served)
+		served, from = services[i:][:1], able(services[i:][:1])
 	}
 	first := served[0]
 	leaves := func(n *member) bool { return n.shuttingDown || !first.localDelivery && !n.Info.ForwardsToServices() }
@@ -153,9 +154,7 @@ func (r *routes) isAdvertised(a netip.Addr) bool {
 func (r *routes) addRouteIfReady(a netip.Addr, services []*service) bool {
 	ready := true
 	for _, s := range services {
-		if s.Local && s.HealthCheckNodePort != 0 {
-			ready = r.askKubeProxy(s) && ready
-		}
+		ready = (!s.Local || s.HealthCheckNodePort == 0 || r.askKubeProxy(s)) && ready
 	}
 	if !ready && !r.isAdvertised(a) || services[0].localDelivery && !r.bindToLoopback(a) {
 		return false
@@ -221,7 +220,7 @@ func (r *routes) reportUnowned(s *service) bool {
 		}
 		s.verdict.AnnouncedHere = s.verdict.AnnouncedHere || slices.Contains(a.from, r.self)
 	}
-	if x.from == nil { // this node is not ready, or another Service has the address
+	if x.from == nil { // this node is not ready
 		if x.from = r.eligible(r.routeRequirements(s)); len(x.from) == 0 {
 			return false
 		}

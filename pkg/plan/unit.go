@@ -37,7 +37,12 @@ func act(a *admission) *actions {
 	}
 	m.routes.advertiseFromEveryNode(m.accepted)
 	for _, s := range m.accepted {
-		if s.everyNodeAdvertises && !s.hasVerdict() && !m.routes.reportUnowned(s) {
+		switch {
+		case !s.everyNodeAdvertises || s.hasVerdict():
+		case s.unserved.IsValid():
+			m.reportUnserved(s, "no node can serve both this Service and those that share "+s.unserved.String()+
+				": give it an address of its own, or an endpoint where they have one")
+		case !m.routes.reportUnowned(s):
 			m.rejectWithoutNode(m.routeRequirements(s), s)
 		}
 	}
@@ -260,8 +265,11 @@ func (m *actions) withoutEndpointAtOwner(s *service) string {
 		s.noEndpointThere + ": give it an address and lease of its own, or an endpoint where they have one"
 }
 
-// reportUnserved says why the owner does not announce s; its status goes on naming its addresses.
+// reportUnserved says why s is not announced, though its address is; its status goes on naming its addresses.
 func (m *actions) reportUnserved(s *service, why string) {
+	if s.setVerdict(vip.NoEligibleNode, why); !m.responsible(s) {
+		return
+	}
 	m.fail(s, vip.NoEligibleNode, why)
 	if s.statusOurs && s.hasStatus {
 		var ingress []vip.Ingress
