@@ -16,17 +16,17 @@ type Allocation struct {
 	Provider vip.Key // the lease of kube-vip's cloud provider: while that renews it, it serves the ConfigMap
 }
 
-// planPools adds the PoolInput; requests only if this node gives addresses.
+// planPools adds the PoolInput; all nodes see which addresses are released, one gives them.
 func (f *admission) planPools() {
 	if f.Allocation == nil {
 		return
 	}
 	in := vip.PoolInput{Now: f.Now, Source: f.Pools}
-	if in.Source != nil && !in.Source.Gone && f.intendPoolsLease() && f.providerHolder() == "" {
-		in.Allocate, in.DHCPMode = true, f.DHCPMode
-		in.Reserved = f.reserved.all()
-		in.Requests = f.addressRequests()
-		in.InUse = f.addressesInUse()
+	if in.Source != nil && !in.Source.Gone {
+		in.Requests, in.Allocate = f.addressRequests(), f.intendPoolsLease() && f.providerHolder() == ""
+	}
+	if in.Allocate {
+		in.DHCPMode, in.Reserved, in.InUse = f.DHCPMode, f.reserved.all(), f.addressesInUse()
 		f.reportPools()
 	}
 	f.out.Pools = []vip.PoolInput{in}

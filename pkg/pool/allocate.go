@@ -90,7 +90,7 @@ type found struct {
 	reason string
 }
 
-// decide decides for all Services, oldest first; assignments also name who waits.
+// decide decides for all Services, oldest first; assignments also name who waits. Without Allocate it notes releases.
 func decide(pools *Pools, in *vip.PoolInput, reserved []vip.Range, m *memory) *pass {
 	p := &pass{
 		Pools: pools, memory: m, in: in, reserved: reserved,
@@ -109,9 +109,11 @@ func decide(pools *Pools, in *vip.PoolInput, reserved []vip.Range, m *memory) *p
 			m.resting[x] = in.Now
 		}
 	}
-	clear(m.pending)
-	for _, s := range wanting {
-		p.serve(s)
+	if in.Allocate {
+		clear(m.pending)
+		for _, s := range wanting {
+			p.serve(s)
+		}
 	}
 	m.held = m.held[:0]
 	for x, holders := range p.holders {

@@ -88,7 +88,7 @@ func (w *world) restart() { w.m = newMemory(w.m.rest) }
 
 // pass has the allocator decide once, told of the Services in no order.
 func (w *world) pass() []vip.Assignment {
-	in := vip.PoolInput{Now: w.now, Source: &vip.PoolSource{Namespaces: w.labels}, InUse: w.others}
+	in := vip.PoolInput{Allocate: true, Now: w.now, Source: &vip.PoolSource{Namespaces: w.labels}, InUse: w.others}
 	for _, r := range w.services {
 		in.Requests = append(in.Requests, *r)
 	}

@@ -45,20 +45,19 @@ func (a *Assigner) Observe(w *vip.World) {
 
 // Put takes over want, and decides: 10,000 Services in hundredths of a second.
 func (a *Assigner) Put(want []vip.PoolInput) {
-	if len(want) == 0 { // nothing is planned: the process stops
-		want = []vip.PoolInput{{}}
-	}
-	in := want[0]
+	in := append(want, vip.PoolInput{})[0] // none if nothing is planned: the process stops
 	changed := a.readSource(in.Source)
 	before, allocated := a.decided, a.allocates
 	a.allocates = in.Allocate && in.Source != nil
 	switch {
-	case !a.allocates:
-		a.decided = &pass{}
-	case !a.isNews(&in) && allocated && !changed:
+	case !a.allocates && in.Requests == nil: // nothing is known of who has what
+	case !a.isNews(&in) && allocated == a.allocates && !changed:
 		return
 	default:
 		a.decided = decide(a.pools, &in, a.reserved, a.memory)
+	}
+	if !a.allocates {
+		a.decided = &pass{}
 	}
 	a.last = in
 	a.settled = reflect.DeepEqual(before.assignments, a.decided.assignments)
@@ -100,8 +99,7 @@ func (a *Assigner) readSource(s *vip.PoolSource) (changed bool) {
 		return false
 	}
 	before := a.source
-	a.source = s
-	switch {
+	switch a.source = s; {
 	case s == nil:
 		a.pools, a.problems = newPools(), nil
 	case before == nil || !maps.Equal(before.Data, s.Data):

@@ -116,6 +116,23 @@ func TestLeasedAddressIsInUse(t *testing.T) {
 	}
 }
 
+// What was released rests also where another node has given the addresses until then.
+func TestRestsAtTheNextGiver(t *testing.T) {
+	a := NewAssigner(time.Hour, func() {})
+	has := request("a", func(s *vip.Service) { s.Addresses, s.Allocated = addrs("10.0.0.1"), "cidr-global" })
+	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24"), Requests: []vip.AddressRequest{has}}
+	assign(t, a, in)
+	in.Requests = []vip.AddressRequest{}
+	assign(t, a, in)
+	in.Requests = []vip.AddressRequest{request("b", nil)}
+	check.Equal(t, given(assign(t, a, in)), "", "while another node gives addresses")
+	in.Allocate = true
+	check.Equal(t, given(assign(t, a, in)), "b[10.0.0.2]", "")
+	in.Now = in.Now.Add(time.Hour)
+	in.Requests = append(in.Requests, request("c", nil))
+	check.Equal(t, given(assign(t, a, in)), "b[10.0.0.2] c[10.0.0.1]", "an hour later")
+}
+
 // A node that may not give addresses for a while (its lease is renewed late, say) remembers afterwards which rest, and which other hosts have; and it
 // sees what another node has written meanwhile.
 func TestAllocatesAgain(t *testing.T) {

@@ -257,7 +257,7 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		s := request("s", func(s *vip.Service) { s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.PreferDualStack })
-		in := vip.PoolInput{Now: start, Source: &vip.PoolSource{}, Requests: []vip.AddressRequest{s}}
+		in := vip.PoolInput{Allocate: true, Now: start, Source: &vip.PoolSource{}, Requests: []vip.AddressRequest{s}}
 		for _, d := range decide(p, &in, nil, newMemory(0)).assignments {
 			for _, x := range d.Addresses {
 				if !x.IsUnspecified() && (p.find(x) == nil || contains(notForServices, x)) {

@@ -43,12 +43,11 @@ type PoolInput struct {
 	Now    time.Time
 	Source *PoolSource // nil: there is no ConfigMap of pools
 
-	// Allocate: this node gives addresses; else what follows is empty.
-	Allocate bool
-	Requests []AddressRequest
-	Reserved []ReservedRange // of which none is given
-	InUse    []netip.Addr    // what Services were given that another host turned out to have before it was ever shown
-	DHCPMode string          // dhcp_mode: what 0.0.0.0 alone asks a DHCP server for: "ipv4" (also ""), "ipv6" or "dual"
+	Requests []AddressRequest // nil: who has what is not known
+	Allocate bool             // this node gives addresses; else what follows is empty
+	Reserved []ReservedRange  // of which none is given
+	InUse    []netip.Addr     // what Services were given that another host turned out to have before it was ever shown
+	DHCPMode string           // dhcp_mode: what 0.0.0.0 alone asks a DHCP server for: "ipv4" (also ""), "ipv6" or "dual"
 }
 
 // An AddressRequest is a LoadBalancer: what it has is in use.
