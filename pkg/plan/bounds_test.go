@@ -57,18 +57,18 @@ func TestManyLeasesOfAUnit(t *testing.T) {
 	check.Equal(t, len(p.Addresses), 1, "addresses")
 }
 
-// TestManyBesideAnotherNamespace: sixty thousand Services of a namespace share an address, for which one of another asks.
+// TestManyBesideAnotherNamespace: thirty thousand Services of a namespace share an address, for which one of another asks.
 func TestManyBesideAnotherNamespace(t *testing.T) {
 	for _, change := range []func(*vip.Service){func(*vip.Service) {}, written("n1")} {
 		w := world()
-		for i := range 60000 {
+		for i := range 30000 {
 			w.Services = append(w.Services, svc(fmt.Sprintf("s%05d", i), "10.77.0.50", port(uint16(i+1)), change))
 		}
 		w = held(w, "s00000", "n1")
 		w.Services = append(w.Services, svc("x", "10.77.0.50", tenant, younger))
 		var p vip.Plan
 		within(t, 3*time.Second, func() { p = Make(rules(), w) })
-		if last := p.Verdicts[60000]; len(p.Addresses) != 1 || last.Reason != vip.AddressConflict {
+		if last := p.Verdicts[30000]; len(p.Addresses) != 1 || last.Reason != vip.AddressConflict {
 			t.Errorf("%d addresses, %+v", len(p.Addresses), last)
 		}
 	}
