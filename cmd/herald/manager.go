@@ -210,7 +210,7 @@ func (n *node) agentOptions() agent.Options {
 			n.dhcp, n.nft},
 		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts,
 		Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress,
-		EgressRoutes: routes.NewEgress(nft.EgressMark), Addresses: n.links, Advertised: n.links,
+		EgressRoutes: routes.NewEgress(vip.EgressMark), Addresses: n.links, Advertised: n.links,
 		Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp, Leases: n.leases,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events,

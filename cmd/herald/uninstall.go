@@ -229,7 +229,7 @@ func uninstallNode(ctx context.Context, w io.Writer, table routes.Options) error
 		last = len(left)
 	}
 	_, err = routes.NewTable(table).Set(ctx, nil)
-	_, err2 := routes.NewEgress(nft.EgressMark).Set(ctx, nil)
+	_, err2 := routes.NewEgress(vip.EgressMark).Set(ctx, nil)
 	if err := nft.Check(); err != nil {
 		fmt.Fprintln(w, "nftables has no tables of Herald's, or the permission is missing:", err)
 	}

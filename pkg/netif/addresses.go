@@ -132,8 +132,7 @@ func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
 	if w.LocalDelivery {
 		n.reset(key, ownClients)
 	}
-	n.justCame = append(n.justCame, key.prefix.Addr())
-	n.arrived.Send()
+	n.forget(key.prefix.Addr())
 }
 
 // ensureBound binds w at key if Tenure is certain.
@@ -226,6 +225,7 @@ func (n *Interfaces) remove(key addressKey, why string) error {
 	}
 	n.metrics.removed.Inc()
 	n.log.Info("removed an address", "address", key.prefix, "link", name, "why", why)
+	n.forget(key.prefix.Addr())
 	return nil
 }
 

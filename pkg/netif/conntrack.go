@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -48,53 +49,49 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// forgetTimes is when forgetStale looks after one came: kube-proxy's rules may be a second late, and until then a
-// process listening at the port takes packets.
-var forgetTimes = []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second}
+// forgetFor is how long forgetStale looks each second after a move: kube-proxy's rules may be a second late, and until
+// then a process listening at the port takes packets.
+var forgetFor = 4 * time.Second
 
-// Put has conntrack forget stale flows to VIPs that are advertised from now on, bound or not.
+// Put has conntrack forget stale flows of VIPs that are advertised from now on, bound or not, or no longer.
 func (n *Interfaces) Put(routes []vip.Route) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	before := n.advertised
 	n.advertised = make(map[netip.Prefix]bool, len(routes))
 	for _, r := range routes {
-		n.advertised[r.Prefix] = true
-		if !before[r.Prefix] && r.Prefix.IsSingleIP() && !r.Untranslated {
-			n.justCame = append(n.justCame, r.Prefix.Addr())
-			n.arrived.Send()
+		if n.advertised[r.Prefix] = true; !before[r.Prefix] && r.Prefix.IsSingleIP() && !r.Untranslated {
+			n.forget(r.Prefix.Addr())
+		}
+	}
+	for p := range before {
+		if !n.advertised[p] && p.IsSingleIP() {
+			n.forget(p.Addr())
 		}
 	}
 }
 
-// forgetStale has conntrack forget stale flows to what came, until ctx ends.
+// forget has forgetStale look for flows of a, which came or went.
+func (n *Interfaces) forget(a netip.Addr) {
+	n.moved[a] = time.Now()
+	n.looks.Send()
+}
+
+// forgetStale has conntrack forget stale flows of what moved, until ctx ends.
 func (n *Interfaces) forgetStale(ctx context.Context) {
-	warned := ""
-	var due []forgetting
-	timer := time.NewTimer(0)
-	for {
+	for timer, warned := time.NewTimer(0), ""; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.arrived:
+		case <-n.looks:
 		case <-timer.C:
 		}
-		began := time.Now()
 		n.mu.Lock()
-		for _, after := range forgetTimes {
-			if len(n.justCame) > 0 {
-				due = append(due, forgetting{began.Add(after), n.justCame})
-			}
-		}
-		n.justCame = nil
+		began := time.Now()
+		all := slices.Collect(maps.Keys(n.moved))
+		maps.DeleteFunc(n.moved, func(_ netip.Addr, at time.Time) bool { return began.Sub(at) >= forgetFor })
 		n.mu.Unlock()
-		slices.SortStableFunc(due, func(a, b forgetting) int { return a.at.Compare(b.at) })
-		var all []netip.Addr
-		for len(due) > 0 && !due[0].at.After(began) {
-			all, due = append(all, due[0].addrs...), due[1:]
-		}
 		if len(all) == 0 {
-			timer.Reset(nextForgetting(due, began))
 			continue
 		}
 		// a kernel that can't do it says the same each time
@@ -106,22 +103,8 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 		if !mailbox.Sleep(ctx, 4*time.Since(began)) {
 			return
 		}
-		timer.Reset(nextForgetting(due, time.Now()))
+		timer.Reset(time.Second)
 	}
-}
-
-// A forgetting is when to look for stale flows to addresses.
-type forgetting struct {
-	at    time.Time
-	addrs []netip.Addr
-}
-
-// nextForgetting returns the time until the first of due, or an hour.
-func nextForgetting(due []forgetting, now time.Time) time.Duration {
-	if len(due) == 0 {
-		return time.Hour
-	}
-	return due[0].at.Sub(now)
 }
 
 // maxForgotten is how many flows to an address are forgotten at most: others can fill conntrack's 262,144.
@@ -134,6 +117,7 @@ const maxForgotten = 10000
 //   - TCP connections that have ended, which conntrack knows for two minutes more. The client may have another one by
 //     the same port, begun while another node had the address: its packets are not of what conntrack has, and would
 //     be dropped (nft.Table) where a node that knows nothing sends them on.
+//   - What pods send from an address that came or went, but for TCP: it would keep its source and its way (vip.Egress).
 func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 	found := make(map[netip.Addr]int, len(addrs))
 	for _, a := range addrs {
@@ -142,22 +126,26 @@ func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 	var stale []conntrackEntry
 	err := listConntrack(func(state uint8, about []byte) {
 		a := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
-		n, wanted := found[a]
-		if !wanted {
+		_, wanted := found[a]
+		if state != notTCP && !wanted {
 			return
 		}
-		switch state {
-		case nl.TCP_CONNTRACK_TIME_WAIT, nl.TCP_CONNTRACK_CLOSE:
-		case notTCP, nl.TCP_CONNTRACK_SYN_SENT:
-			if tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC) != a {
-				return
-			}
-		default:
+		server := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
+		client := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+		_, own := found[client]
+		same := client == tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
+		switch {
+		case state == nl.TCP_CONNTRACK_TIME_WAIT || state == nl.TCP_CONNTRACK_CLOSE:
+		case state == notTCP && !same && own:
+			a = client
+		case state == notTCP && same && server == a && isEgress(about):
+			a = addrs[0]
+		case !wanted, state != notTCP && state != nl.TCP_CONNTRACK_SYN_SENT, server != a:
 			return
 		}
-		if found[a]++; n < maxForgotten {
+		if found[a]++; found[a] <= maxForgotten {
 			stale = append(stale,
-				conntrackEntry{a.Is6(), slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)),
+				conntrackEntry{server.Is6(), slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)),
 					slices.Clone(attribute(about, nl.CTA_ID))})
 		}
 	})
@@ -171,6 +159,12 @@ func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 		return fmt.Errorf("not all of them are taken from conntrack: %w", err)
 	}
 	return nil
+}
+
+// isEgress reports whether a flow was led to another node, the VIP's owner.
+func isEgress(about []byte) bool {
+	mark := attribute(about, nl.CTA_MARK)
+	return len(mark) == 4 && binary.BigEndian.Uint32(mark)&vip.EgressMark != 0
 }
 
 type conntrackEntry struct {

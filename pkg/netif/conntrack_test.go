@@ -20,7 +20,8 @@ import (
 )
 
 // When an address comes, or is advertised, conntrack forgets the flows to it that were not translated, but for TCP connections that were
-// answered, and TCP connections that have ended. What has been translated, and what is for other addresses, stays.
+// answered, and TCP connections that have ended; when it comes or goes, also what pods send by VIPs, but for TCP. What has been translated, and what is for other
+// addresses, stays.
 func TestKernelForgetsStale(t *testing.T) {
 	t.Run("bound", func(t *testing.T) {
 		forgetsStale(t, func(n *Interfaces, vips []vip.Address) { check.Value(n.Set(t.Context(), vips))(t) })
@@ -77,9 +78,30 @@ func forgetsStale(t *testing.T, come func(*Interfaces, []vip.Address)) {
 		known(a.Next(), 1010, udp, 0, false)
 		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: a.Is6()})
 	}
+	sent := func(ports ...uint16) { // by pods: by another node's VIP, by none, by a VIP of this node
+		for i, family := range families {
+			pod, server := netip.MustParseAddr(pod[i == 0]).AsSlice(), netip.MustParseAddr([]string{"192.0.2.1", "2001:db8::1"}[i]).AsSlice()
+			for _, port := range ports {
+				flow := map[uint16]netlink.ConntrackFlow{
+					1011: {Mark: vip.EgressMark, Reverse: netlink.IPTuple{DstIP: pod}},
+					1012: {Reverse: netlink.IPTuple{DstIP: pod}},
+					1013: {Reverse: netlink.IPTuple{DstIP: vips[i].AsSlice()}},
+				}[port]
+				const udp = unix.IPPROTO_UDP
+				flow.FamilyType, flow.TimeOut = uint8(family), 60
+				flow.Forward = netlink.IPTuple{SrcIP: pod, DstIP: server, SrcPort: port, DstPort: 514, Protocol: udp}
+				flow.Reverse.SrcIP, flow.Reverse.SrcPort, flow.Reverse.DstPort, flow.Reverse.Protocol = server, 514, port, udp
+				check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &flow))
+			}
+		}
+	}
+	sent(1011, 1012, 1013)
+	before := forgetFor
+	t.Cleanup(func() { forgetFor = before }) // after n has ended
+	forgetFor = 0
 	n, _ := kernelRig(t)
 	come(n.Interfaces, want)
-	check.Until(t, 10*time.Second, "conntrack to forget the stale ones", func() error {
+	left := func() error {
 		var left []string
 		for _, family := range families {
 			all, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
@@ -92,13 +114,17 @@ func forgetsStale(t *testing.T, come func(*Interfaces, []vip.Address)) {
 		}
 		slices.Sort(left)
 		if want := []string{
-			"10.0.0.50 1002", "10.0.0.50 1004", "10.0.0.50 1007", "10.0.0.50 1009", "10.0.0.51 1003", "10.0.0.51 1010",
+			"10.0.0.50 1002", "10.0.0.50 1004", "10.0.0.50 1007", "10.0.0.50 1009", "10.0.0.51 1003", "10.0.0.51 1010", "192.0.2.1 1012", "2001:db8::1 1012",
 			"fd00::50 1002", "fd00::50 1004", "fd00::50 1007", "fd00::50 1009", "fd00::51 1003", "fd00::51 1010",
 		}; !slices.Equal(left, want) {
 			return fmt.Errorf("conntrack has %q, want %q", left, want)
 		}
 		return nil
-	})
+	}
+	check.Until(t, 10*time.Second, "conntrack to forget the stale ones", left)
+	sent(1011, 1013)
+	come(n.Interfaces, nil)
+	check.Until(t, 10*time.Second, "conntrack to forget what pods sent by an address that is gone", left)
 }
 
 // connect is a connection from another address of the node to a listener at addr; the listener's end is open, too.

@@ -47,7 +47,7 @@ type Interfaces struct {
 	wake mailbox.Signal       // renewed is no longer empty
 
 	routesChanged mailbox.Signal // a route that matters came or went
-	arrived       mailbox.Signal // justCame is no longer empty
+	looks         mailbox.Signal // moved has more
 
 	// mu guards what follows and Macvlans, and lets one change the kernel at a time: a renewal creates a missing address,
 	// so it must not run beside its removal. It is held over system calls.
@@ -64,7 +64,7 @@ type Interfaces struct {
 	unpublished bool // another has not published because of that
 
 	taken      map[netip.Addr][]time.Time // when another program removed a VIP, in the last FightWindow
-	justCame   []netip.Addr               // what has been bound or advertised, until forgetStale takes it
+	moved      map[netip.Addr]time.Time   // when what forgetStale looks for was bound, advertised or removed
 	advertised map[netip.Prefix]bool      // of the last Put
 }
 
@@ -90,10 +90,11 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		renewed: map[addressKey]*renewal{},
 		wanted:  map[addressKey]vip.Address{},
 		taken:   map[netip.Addr][]time.Time{},
+		moved:   map[netip.Addr]time.Time{},
 		wake:    mailbox.NewSignal(),
 
 		routesChanged: mailbox.NewSignal(),
-		arrived:       mailbox.NewSignal(),
+		looks:         mailbox.NewSignal(),
 	}
 	n.macvlans = &Macvlans{n: n, before: map[int]ipv4Conf{}}
 	var err error

@@ -13,10 +13,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// EgressMark marks packets of this node's pods to leave by their VIP's owner, and their connections. kube-proxy has
-// 0x4000 and 0x8000, the CNI plugin portmap 0x2000, for what pods send to a hostPort of their node.
-const EgressMark = 0x1000
-
 // egress is the purpose of the table "herald_egress": what the pods of a Service with kube-vip.io/egress send leaves
 // the cluster with the Service's VIP as its source (docs/egress.md):
 //
@@ -156,7 +152,7 @@ func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nfta
 	add = addChain(c, nftables.Chain{Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityRef(90)})
 	add(slices.Concat([]expr.Any{source, in(sets[3])},
-		matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, EgressMark, expr.CmpOpNeq), []expr.Any{
+		matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, vip.EgressMark, expr.CmpOpNeq), []expr.Any{
 			source, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first},
 		})...)
 	add(f.loadDestination(), in(sets[0]), accept)
@@ -205,8 +201,8 @@ func (f family) addEgressRules(add func(...expr.Any), sets []*nftables.Set, x vi
 		&expr.Ct{Key: expr.CtKeyMARK, Register: first, SourceRegister: true})
 	switch {
 	case x.Former:
-		add(slices.Concat(matchTCP(), matchBits(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, EgressMark, expr.CmpOpNeq),
-			[]expr.Any{&expr.Counter{}}, mark)...)
+		led := matchBits(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, vip.EgressMark, expr.CmpOpNeq)
+		add(slices.Concat(matchTCP(), led, []expr.Any{&expr.Counter{}}, mark)...)
 		return
 	case x.Via.IsValid():
 		add(slices.Concat([]expr.Any{&expr.Counter{}}, mark, remember)...)
@@ -217,8 +213,8 @@ func (f family) addEgressRules(add func(...expr.Any), sets []*nftables.Set, x vi
 }
 
 func setBit(load, store expr.Any) []expr.Any {
-	mark := binaryutil.NativeEndian.PutUint32(EgressMark)
-	rest := binaryutil.NativeEndian.PutUint32(^uint32(EgressMark))
+	mark := binaryutil.NativeEndian.PutUint32(vip.EgressMark)
+	rest := binaryutil.NativeEndian.PutUint32(^uint32(vip.EgressMark))
 	return []expr.Any{load, &expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: rest, Xor: mark},
 		store}
 }

@@ -169,7 +169,7 @@ func TestEgressByOwner(t *testing.T) {
 	sh(t, fmt.Sprintf(`ip -n n1 rule add fwmark %[1]d/%[1]d lookup 100
 ip -n n1 -6 rule add fwmark %[1]d/%[1]d lookup 100
 ip -n n1 route add default via 10.0.0.2 table 100
-ip -n n1 route add default via fd00::2 table 100`, EgressMark))
+ip -n n1 route add default via fd00::2 table 100`, vip.EgressMark))
 	r.move("n2")
 	before := r.connect(0, "10.0.0.4:9000")
 	before.wants(t, "10.0.0.1")
@@ -197,7 +197,7 @@ ip -n n1 route add default via fd00::2 table 100`, EgressMark))
 		c.wants(t, want)
 	}
 	before.wants(t, "10.0.0.1")
-	sh(t, fmt.Sprintf("ip -n n1 rule del fwmark %[1]d/%[1]d\nip -n n1 -6 rule del fwmark %[1]d/%[1]d", EgressMark)) // new ones don't go by n2
+	sh(t, fmt.Sprintf("ip -n n1 rule del fwmark %[1]d/%[1]d\nip -n n1 -6 rule del fwmark %[1]d/%[1]d", vip.EgressMark)) // new ones don't go by n2
 	for to, want := range map[string]string{"10.0.0.4:9000": vip4.String(), "[fd00::4]:9000": vip6.String()} {
 		check.Equal(t, r.source(0, to), want, "the source that %s sees after the move", to)
 	}

@@ -229,7 +229,7 @@ func TestEgressMarkIsNobodys(t *testing.T) {
 		"Calico":                            0xffff0000, // IptablesMarkMask
 		"Tailscale":                         0xff0000,
 	} {
-		check.Equal(t, EgressMark&bits, 0, "bits of the mark %#x that are of %s", EgressMark, who)
+		check.Equal(t, vip.EgressMark&bits, 0, "bits of the mark %#x that are of %s", vip.EgressMark, who)
 	}
 }
 

@@ -102,8 +102,7 @@ func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c[0], c
 // MarshalText writes a LargeCommunity as String does.
 func (c LargeCommunity) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// maxCommunities is how many a route has of both kinds: longer messages than 4096 bytes (RFC 4271 section 4.1) end a
-// session.
+// maxCommunities is how many of both kinds a route has: longer messages than 4096 bytes (RFC 4271 4.1) end a session.
 const maxCommunities = 64
 
 // ParseCommunities reads "65000:100,65000:1:100,no-export", maxCommunities at most; the error says which is wrong.

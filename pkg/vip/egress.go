@@ -39,6 +39,9 @@ type Pod struct {
 // EgressTimeout is how long the kernel keeps pods that no process renews: another node may have the VIP by then.
 const EgressTimeout = 20 * time.Second
 
+// EgressMark marks packets of this node's pods to leave by their VIP's owner, and their connections.
+const EgressMark = 0x1000 // kube-proxy has 0x4000 and 0x8000, the CNI plugin portmap 0x2000
+
 // An Egress is what this node does about packets of pods, for one VIP.
 type Egress struct {
 	VIP  netip.Addr

@@ -206,8 +206,7 @@ func (i *NodeInfo) HeartbeatAddress() (found netip.Addr) {
 	return found
 }
 
-// PutFirst puts the addresses that Kubernetes has for the node before others of their links, which may be in networks
-// that no other node has.
+// PutFirst puts the addresses that Kubernetes has for the node first: others may be in networks of no other node.
 func (i *NodeInfo) PutFirst(named []netip.Addr) {
 	i.Links = slices.Clone(i.Links)
 	for k := range i.Links {

@@ -20,17 +20,37 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// outside is a server on the client, which tells everybody the source address that it sees.
+// An answerTo writes datagrams to one address.
+type answerTo struct {
+	net.PacketConn
+	to net.Addr
+}
+
+func (a answerTo) Write(b []byte) (int, error) { return a.WriteTo(b, a.to) }
+
+// outside is a server on the client, by TCP and UDP, which tells everybody the source address that it sees.
 func outside(t *testing.T) (v4, v6 string) {
 	t.Helper()
 	a4, a6 := cluster.Addrs("cl")
 	for _, a := range []netip.Addr{a4, a6} {
 		var l net.Listener
+		var datagrams net.PacketConn
 		check.OK(t, cluster.InNamespace("cl", func() (err error) {
-			l, err = net.Listen("tcp", netip.AddrPortFrom(a, 9100).String())
+			if l, err = net.Listen("tcp", netip.AddrPortFrom(a, 9100).String()); err == nil {
+				datagrams, err = net.ListenPacket("udp", netip.AddrPortFrom(a, 9100).String())
+			}
 			return err
 		}))
-		t.Cleanup(func() { l.Close() })
+		t.Cleanup(func() { l.Close(); datagrams.Close() })
+		go func() {
+			for buf := make([]byte, 100); ; {
+				_, from, err := datagrams.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				fmt.Fprintln(answerTo{datagrams, from}, from.(*net.UDPAddr).AddrPort().Addr().Unmap())
+			}
+		}()
 		go func() {
 			for {
 				c, err := l.Accept()
@@ -215,7 +235,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// Connections that pods have from a VIP outlive its move, whichever node they are on: that of the former owner, of the new one, and a third.
+// Connections that pods have from a VIP outlive its move, whichever node they are on: that of the former owner, of the new one, and a third. Sockets
+// of UDP, though they never pause, have the VIP again.
 func TestEgressOutlivesMove(t *testing.T) {
 	masquerade(t)
 	v4, v6 := outside(t)
@@ -227,7 +248,7 @@ func TestEgressOutlivesMove(t *testing.T) {
 		in         *bufio.Reader
 		name, want string
 	}
-	var all []connection
+	var all, datagrams []connection
 	ask := func(what string) {
 		t.Helper()
 		for _, c := range all {
@@ -261,13 +282,35 @@ func TestEgressOutlivesMove(t *testing.T) {
 			c := check.Value(cluster.DialFrom(lab.PodNamespace(p))(t.Context(), "tcp", server))(t)
 			t.Cleanup(func() { c.Close() })
 			all = append(all, connection{c, bufio.NewReader(c), fmt.Sprintf("the connection of %s to %s", p.Name, server), want})
+			u := check.Value(cluster.DialFrom(lab.PodNamespace(p))(t.Context(), "udp", server))(t)
+			t.Cleanup(func() { u.Close() })
+			datagrams = append(datagrams, connection{u, nil, fmt.Sprintf("the socket of %s to %s", p.Name, server), want})
 		}
 	}
+	// sent has all sockets send until each had an answer with its source
+	sent := func(when string) {
+		t.Helper()
+		until(t, 15*time.Second, "answers to all sockets "+when, func(ctx) error {
+			var errs []error
+			for _, u := range datagrams {
+				io.WriteString(u, "\n") // an error is one of an earlier datagram
+				u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+				line := make([]byte, 100)
+				n, err := u.Read(line)
+				if got := strings.TrimSpace(string(line[:n])); err != nil || got != u.want {
+					errs = append(errs, fmt.Errorf("%s has the source %q (%v), want %s", u.name, got, err, u.want))
+				}
+			}
+			return errors.Join(errs...)
+		})
+	}
+	sent("before the move")
 	owner := awaitOwner(t, "out")
 	runHerald(t, "drain", owner)
 	defer runHerald(t, "undrain", owner)
 	awaitMoved(t, "out", owner, 10*time.Second)
 	now := awaitOwner(t, "out")
+	sent("after the move")
 	for end := time.Now().Add(25 * time.Second); time.Now().Before(end); {
 		ask(fmt.Sprintf("after the move from %s to %s", owner, now))
 		time.Sleep(200 * time.Millisecond)
