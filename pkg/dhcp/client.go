@@ -29,8 +29,7 @@ import (
 //	|          |
 //	+- pause --+ after Options.Attempts attempts
 //
-// In every state the client may be stopped (another node goes on), or instructed to
-// decline the address or to release it.
+// In every state it may be stopped (another node goes on), or told to decline the address or to release it.
 const (
 	stateSelecting  = "selecting"
 	stateRequesting = "requesting"
@@ -45,7 +44,8 @@ const (
 const (
 	// minLease is the shortest lease accepted: shorter ones can't be renewed in time.
 	minLease = 5 * time.Second
-	// declinePause is between a DECLINE and the next attempt (RFC 2131 section 3.1.5).
+	// declinePause is between a DECLINE and the next attempt (RFC 2131 section 3.1.5), twice that after each more in a
+	// row, up to 3 hours: servers keep what was declined from all clients, maybe for a day.
 	declinePause = 10 * time.Second
 	// attemptsPause is after Options.Attempts attempts, give or take a quarter.
 	attemptsPause = 30 * time.Second
@@ -70,6 +70,7 @@ type client struct {
 	state     atomic.Pointer[vip.DHCPState]      // written by run only; its Request is out of date
 	ended     atomic.Bool
 	offered   vip.DHCPLease // the latest, which the server may have granted; run's
+	declines  int           // how many addresses it declined, until one was renewed; run's
 }
 
 // A protocol is DHCPv4 or DHCPv6. Methods block until servers answer, or time or ctx ends. Errors are errNoAnswer,
@@ -203,8 +204,7 @@ func (x *client) release(ctx context.Context, k vip.DHCPLease) {
 	}
 	x.update(func(s *vip.DHCPState) { s.State = stateReleasing })
 	if err := x.protocol.release(ctx, k); err != nil {
-		x.o.Log.Warn("a DHCP lease could not be given back; the server keeps it until it expires", "address", k.Addr, "err",
-			err)
+		x.o.Log.Warn("can't give a DHCP lease back, it stays until it expires", "address", k.Addr, "err", err)
 		return
 	}
 	x.o.Log.Info("gave a DHCP lease back", "address", k.Addr, "link", x.request.Link, "server", k.Server)
@@ -215,7 +215,8 @@ func (x *client) decline(ctx context.Context, k vip.DHCPLease, why string) {
 	if err := x.protocol.decline(ctx, k, why); err != nil {
 		x.o.Log.Debug("DHCP decline", "err", err)
 	}
-	mailbox.Sleep(ctx, jitter(declinePause, 4))
+	mailbox.Sleep(ctx, jitter(declinePause<<min(x.declines, 10), 4))
+	x.declines++
 }
 
 // reboot goes on with the recorded lease (RFC 2131 section 3.2), unanswered until it expires, unless it is refused.
@@ -326,6 +327,7 @@ func (x *client) keep(ctx context.Context) {
 			if got.Addr != k.Addr {
 				return
 			}
+			x.declines = 0
 		case errors.Is(err, errRefused):
 			x.lose(failRefused, fmt.Sprintf("the lease of %s could not be renewed: %v", k.Addr, err))
 			return
@@ -360,15 +362,12 @@ func (x *client) renew(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, err
 		if !p.end.IsZero() {
 			phase, cancel = context.WithDeadline(ctx, p.end)
 		}
-		var got vip.DHCPLease
-		for {
-			got, err = x.protocol.renew(phase, k, p.rebind)
-			if !errors.Is(err, errLink) || phase.Err() != nil {
-				break
-			}
+		got, problem := x.protocol.renew(phase, k, p.rebind)
+		for errors.Is(problem, errLink) && phase.Err() == nil {
+			got, problem = x.protocol.renew(phase, k, p.rebind)
 		}
 		cancel()
-		if err == nil || errors.Is(err, errRefused) || ctx.Err() != nil {
+		if err = problem; err == nil || errors.Is(err, errRefused) || ctx.Err() != nil {
 			return got, err
 		}
 		x.countFailure(failNoAnswer)

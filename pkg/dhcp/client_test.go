@@ -523,6 +523,22 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
+// All that a server leases may be in use, as where a router answers for every address: a client does not use it up.
+func TestDeclinesEverMoreSeldom(t *testing.T) {
+	w := &fakeServer{answer: honest4("10.0.0.50", 3600), used: map[netip.Addr]string{netip.MustParseAddr("10.0.0.50"): "02:00:00:00:00:01"}}
+	bubble(t, 0, w, func(c *Clients) {
+		put(c, request4)
+		after(c, 24*time.Hour)
+		declined := 0
+		for _, kind := range w.kinds() {
+			if kind == "DECLINE" {
+				declined++
+			}
+		}
+		check.Between(t, declined, 8, 25, "addresses declined in a day")
+	})
+}
+
 // A thousand changes of what is requested leave no goroutine and no socket, and one client.
 func TestManyChangesOfRequest(t *testing.T) {
 	before := runtime.NumGoroutine()

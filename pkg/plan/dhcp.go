@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -64,14 +65,13 @@ func (d *dhcp) assignClients(services []*service) {
 	for _, s := range services {
 		switch {
 		case len(s.dhcpFamilies) == 0:
-			continue
 		case s.client.refused != "":
 			d.reject(s, vip.DHCPFailed, s.client.refused)
 			s.client = nil
-			continue
-		}
-		for _, f := range s.dhcpFamilies {
-			d.assignLeased(s, f)
+		default:
+			for _, f := range s.dhcpFamilies {
+				d.assignLeased(s, f)
+			}
 		}
 	}
 }
@@ -91,11 +91,7 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 				a, l.Addr, s.client.mac))
 		}
 	}
-	why := d.whyRefused(s, l.Addr)
-	if why == "" {
-		why = d.whyNotOfLink(s, l.Addr)
-	}
-	if why != "" {
+	if why := cmp.Or(d.whyRefused(s, l.Addr), d.whyNotOfLink(s, l.Addr)); why != "" {
 		s.client.declined[f] = why
 		d.addEventIfResponsible(s, vip.AddressRefused,
 			"a DHCP server has leased an address that a Service may not take: "+why)
@@ -173,8 +169,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 				"it: what clients send to the VIP is dropped, since answers leave by %s; remove the annotation",
 				s.DHCP.RPFilter, d.Self, parent), 0)
 	}
-	if why := d.MacvlanErrors[c.link]; why != "" {
-		d.addEvent(s, vip.DHCPFailed, fmt.Sprintf("node %s can't have the interface %s: %s", d.Self, c.link, why), 0)
+	if d.MacvlanErrors[c.link] != "" { // missingLeases says so
 		return
 	}
 	for _, f := range c.families {
@@ -197,6 +192,9 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 // missingLeases returns how many leases s lacks; undecided while some are unanswered.
 func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
+		if why := d.MacvlanErrors[s.client.link]; why != "" {
+			return len(s.dhcpFamilies), []string{"it can't have the interface " + s.client.link + ": " + why}, false
+		}
 		x, ok := d.states[dhcpKey{s.client.id, f}]
 		if x.Problem != "" {
 			problems = append(problems, x.Problem)
@@ -250,7 +248,8 @@ func (d *dhcp) releaseUnrequested(all []*service) {
 			d.out.Macvlans = append(d.out.Macvlans, d.Macvlans[i])
 		}
 		r := x.Request
-		r.Release, r.Declined, r.DeclinedWhy = true, netip.Addr{}, ""
+		used := func(a vip.Address) bool { return a.Addr == x.Lease.Addr && a.Link == r.Link } // while its ports are closed
+		r.Release, r.Declined, r.DeclinedWhy = !slices.ContainsFunc(d.out.Addresses, used), netip.Addr{}, ""
 		d.out.DHCPRequests = append(d.out.DHCPRequests, r)
 	}
 }

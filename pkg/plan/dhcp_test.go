@@ -212,6 +212,10 @@ func TestDHCP(t *testing.T) {
 			change(&w.Services[0])
 		}
 	}
+	noLink := func(w *vip.World) {
+		w.MacvlanErrors = map[string]string{w.Macvlans[0].Name: "an interface of that name is there already"}
+		w.Macvlans, w.Bound, w.DHCPStates = nil, nil, nil
+	}
 	const asksAgain = "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\n"
 	runPlans(t, planned(dhcpSummary), []planTest{
 		{"expired", r, with(w, func(w *vip.World) {
@@ -224,6 +228,15 @@ func TestDHCP(t *testing.T) {
 		{"deleted before it has a lease: a server may have granted one by now", r, with(w, func(w *vip.World) {
 			w.Services, w.Bound, w.DHCPStates = nil, nil, []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "checking"}}
 		}), "link on eth0\nrequest IPv4 release"},
+		{"deleted, while a gateway has a port of it open", r, with(w, func(w *vip.World) {
+			w.Services = nil
+			w.MappingStates = []vip.MappingState{{Mapping: vip.Mapping{Service: key("a"), Addr: addr("10.77.0.155"), Port: 80}, Gateway: "10.77.0.1", Requested: true, Confirmed: true}}
+		}), "link on eth0\nrequest IPv4\nbind 10.77.0.155/32 dev macvlan with a deadline"},
+		{"no link for it", r, with(w, noLink), "link on eth0\nkubevip-a -> n1\na: DHCPFailed\nevent a DHCPFailed"},
+		{"... and the lease is over", r, with(with(w, noLink), serviceIs(func(s *vip.Service) {
+			s.DHCP.Leases = slices.Clone(s.DHCP.Leases)
+			s.DHCP.Leases[0].Expires = epoch.Add(-time.Second)
+		})), "link on eth0\nkubevip-a -> n1\nstatus a\na: DHCPFailed\nevent a DHCPFailed"},
 		{"ignored", r, with(w, serviceIs(func(s *vip.Service) { s.Ignore = true })), "link on eth0\nrequest IPv4 release\nstatus a\na: Ignored\nevent a VIPWithdrawn"},
 		{"only the status names it: the lease goes on", r, with(w, serviceIs(func(s *vip.Service) {
 			s.Addresses, s.Source = []netip.Addr{addr("10.77.0.155")}, vip.SourceStatus
@@ -598,7 +611,7 @@ func TestDHCPMacvlans(t *testing.T) {
 	name := w.Macvlans[0].Name
 	w = withDHCPStates(w, leasedState("10.77.0.155", w))
 	w.Macvlans, w.MacvlanErrors = nil, map[string]string{name: "an interface of that name is there already"}
-	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nkubevip-a -> n1\na: VIPAnnounced\nevent a DHCPFailed")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nkubevip-a -> n1\na: DHCPFailed\nevent a DHCPFailed")
 	w.Members[0].Info.Links[0].Up = false
 	if p := Make(r, w); p.Owners[0].Node == w.Self {
 		t.Errorf("with its parent down: %s", dhcpSummary(p))

@@ -426,7 +426,8 @@ func (m *actions) setVerdictAndStatus(s *service, c *progress) {
 		// The status stays while the client asks whether a lease is still good.
 	case len(c.bound) > 0:
 		m.writeStatus(s, m.Self, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
-	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusOurs:
+	case missing > 0 && missing == len(s.dhcpFamilies) && s.statusOurs &&
+		!slices.ContainsFunc(s.addrs, func(a address) bool { return !a.expired }):
 		m.clearStatus(s)
 	}
 	problem := ""

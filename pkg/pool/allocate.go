@@ -230,9 +230,8 @@ func (p *pass) whyLost(s *service, x netip.Addr) (why string, lost bool) {
 
 // isOutside reports whether x was given to s of a pool, and none that is offered to it has it any more.
 func (p *pass) isOutside(s *service, x netip.Addr) bool {
-	ns := s.Key.Namespace
-	return s.Allocated != "" && !s.isOwn(x) && !s.Foreign && !s.asksDHCP() &&
-		!p.InPool(ns, p.in.Source.Namespaces[ns], x, s.Allocated)
+	return s.Allocated != "" && !s.isOwn(x) && !s.Foreign && (x.IsUnspecified() || !s.asksDHCP()) &&
+		!p.InPool(s.Key.Namespace, p.in.Source.Namespaces[s.Key.Namespace], x, s.Allocated)
 }
 
 // wants sets kept, and reports whether s is to have something else than it names.
@@ -240,7 +239,8 @@ func (p *pass) wants(s *service) bool {
 	if s.Foreign || s.Allocated == "" && len(s.names) > 0 && len(s.own) == 0 {
 		return false
 	}
-	if dhcp := slices.IndexFunc(s.names, netip.Addr.IsUnspecified); dhcp >= 0 && !p.asksForAnotherPool(s, s.names[dhcp]) {
+	if i := slices.IndexFunc(s.names, netip.Addr.IsUnspecified); i >= 0 && !p.asksForAnotherPool(s, s.names[i]) &&
+		!(s.Renumber && p.isOutside(s, s.names[i])) {
 		return false
 	}
 	for _, x := range s.has {

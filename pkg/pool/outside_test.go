@@ -85,6 +85,22 @@ func TestRenumber(t *testing.T) {
 	w.expect("a: 10.2.0.1 of x", "b: 10.2.0.2 of x")
 }
 
+// What a pool has leased from a DHCP server no longer is, once it has addresses of its own.
+func TestRenumberFromDHCP(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=0.0.0.0/32")
+	w.set("a", nil)
+	w.decide()
+	w.set("a", func(r *vip.AddressRequest) { shows(r, addrs("192.0.2.7")...) })
+	w.edit("cidr-global=10.0.0.0/24")
+	w.decide()
+	w.expect("a: 0.0.0.0 of cidr-global")
+	w.expectOutside("a: 0.0.0.0 of cidr-global")
+	w.set("a", func(r *vip.AddressRequest) { r.Renumber = true })
+	w.decide()
+	w.expect("a: 10.0.0.1 of cidr-global")
+	w.expectOutside()
+}
+
 // A pool that is offered to other namespaces only is none to a Service: what it was given of one is outside, and replaced
 // with heraldvip.io/renumber. Where the labels of its namespace are not known, it may be offered.
 func TestRangeGoesToAnotherNamespace(t *testing.T) {

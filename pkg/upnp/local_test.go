@@ -148,6 +148,25 @@ func TestPinholeZero(t *testing.T) {
 	check.Equal(t, strings.Join(f.asked, " "), "AddPinhole GetPinholePackets UpdatePinhole DeletePinhole", "asked")
 }
 
+// TestPinholeNotRenewed: a gateway that does not know UpdatePinhole is asked for the pinhole again, or it would close.
+func TestPinholeNotRenewed(t *testing.T) {
+	f := &fake{t: t, mapped: make(map[string]string)}
+	f.control = func(action, body string) (int, string) {
+		if action == "UpdatePinhole" {
+			return 500, fault(codeNotImplemented)
+		}
+		return 200, envelope(`<u:AddPinholeResponse xmlns:u="x"><UniqueID>7</UniqueID></u:AddPinholeResponse>`)
+	}
+	g := localGateway(t, f)
+	g.service.urn = urnFirewall
+	e := &entry{MappingState: vip.MappingState{Mapping: want("TCP", 80)}}
+	e.Addr = netip.MustParseAddr(vip6)
+	check.OK(t, g.ensurePinhole(t.Context(), e))
+	e.renewAt = time.Now()
+	check.OK(t, g.ensurePinhole(t.Context(), e))
+	check.Equal(t, strings.Join(f.asked, " "), "AddPinhole UpdatePinhole AddPinhole", "asked")
+}
+
 // TestPinholesAfterRestart: a restarted gateway counts UniqueIDs from 1 again, so one that an entry has may be another's.
 func TestPinholesAfterRestart(t *testing.T) {
 	var open []string // ports of pinholes; the first has UniqueID 1

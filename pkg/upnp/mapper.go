@@ -104,7 +104,7 @@ func (m *Mapper) Put(want []vip.Mapping) {
 // update makes x, this node's mapping, what is wanted, and reports whether it is still this node's.
 func (w *wanted) update(x *vip.MappingState) (own bool) {
 	m, wanted := w.mappings[keyOf(x.Mapping)]
-	if wanted {
+	if x.Gone = false; wanted {
 		x.Mapping = m
 	}
 	switch {

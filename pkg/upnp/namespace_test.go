@@ -234,6 +234,14 @@ func TestGone(t *testing.T) {
 	if r.has(t, "TCP 80", vip4+":80") || !r.has(t, "TCP 81", nodeAddr+":81") {
 		t.Errorf("the router has\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
+	n2.put() // nobody waits for that any more: it is forgotten, or what a person maps there later would be removed
+	check.Until(t, 10*time.Second, "it to be forgotten", func() error {
+		var w vip.World
+		if n2.Observe(&w); len(w.MappingStates) > 0 {
+			return fmt.Errorf("there are %+v", w.MappingStates)
+		}
+		return nil
+	})
 }
 
 // TestMain runs all tests in a user and network namespace of their own, which takes no root and can't harm the machine.

@@ -231,7 +231,7 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 			return nil
 		case err == nil, !renew && (c == codeInvalidAction || c == codeNotImplemented): // it can't be asked
 			return nil
-		case c != codeNoPinhole && c != codeNotAuthorized:
+		case c == 0, !renew && c != codeNoPinhole && c != codeNotAuthorized: // what isn't renewed is asked for anew
 			return err
 		}
 	}
