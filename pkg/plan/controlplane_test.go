@@ -43,6 +43,12 @@ func controlPlaneHeld(w vip.World, node string) vip.World {
 }
 
 // shuttingDown has kubelet say that n1 is being shut down.
+// servicesElsewhere has Services leave n1.
+func servicesElsewhere(w *vip.World) {
+	faulty(w, memberNamed(w, "n1"))
+	w.Nodes = allNodes(vip.Node{Name: "n1", NotReady: true})
+}
+
 func shuttingDown(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", ShuttingDown: true}) }
 
 func memberNamed(w *vip.World, name string) *vip.Member {
@@ -102,6 +108,8 @@ func TestControlPlane(t *testing.T) {
 		{"what keeps Services off a node", with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), func(w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "it has the taint x"}, {Name: "n2"}}
 		}), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
+		{"what Services would rather go to another node for", with(controlPlaneWorld("n1 n2"), servicesElsewhere), "plndr-cp-lock -> n1\ncontrol-plane: VIPClaiming"},
+		{"... and leave one for", with(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), servicesElsewhere), "plndr-cp-lock -> n1\n" + both + "control-plane: VIPAnnounced"},
 		{"held by another program",
 			with(controlPlaneWorld("n1 n2"), func(w *vip.World) { w.Claims[cpLease] = vip.Claim{Holder: "n2", Valid: true, Foreign: true} }), "control-plane: HeldByOtherAnnouncer"},
 		{"that the kubeconfig names it does not keep it from its VIP", with(controlPlaneHeld(controlPlaneWorld("n1"), "n1"), func(w *vip.World) {

@@ -59,8 +59,8 @@ func commonOptions(members []vip.Member, counts func(*vip.Member) bool) (most vi
 		}
 	}
 	for i := range members {
-		if o := members[i].Info.Options; o != nil && o.Services && counts(&members[i]) && (have[most] == 0 ||
-			have[o.CommonOptions] > have[most]) {
+		o := members[i].Info.Options
+		if o != nil && o.Services && counts(&members[i]) && have[o.CommonOptions] > have[most] {
 			most = o.CommonOptions
 		}
 	}
@@ -104,7 +104,7 @@ func newNodes(w *vip.World) *nodes {
 	for _, x := range w.Members {
 		o := objects[x.Name]
 		own := x.Info.Options
-		differs := func(from vip.CommonOptions) bool { return own != nil && own.Services && own.CommonOptions != from }
+		differs := func(from vip.CommonOptions) bool { return own != nil && own.CommonOptions != from }
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady,
 			shuttingDown: o.ShuttingDown, labels: o.Labels, labelsKnown: nodesKnown, unheard: make(map[string]bool),
 			caresForServices: nobodyCares || x.Info.AnnouncesServices() && !differs(ofAll)}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +87,20 @@ func TestOtherClassOwner(t *testing.T) {
 	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Since: w.Now, Until: w.Now.Add(time.Second), Successor: "n1"}
 	if p := Make(r, w); len(p.Owners) != 1 || p.Owners[0].Node != "n1" || len(p.Addresses) != 1 {
 		t.Errorf("handed over: owners %+v, addresses %v", p.Owners, p.Addresses)
+	}
+}
+
+// What most nodes have is what most of those that announce Services do; the others may have any.
+func TestOptionsWithoutServices(t *testing.T) {
+	for _, tt := range []struct{ classes, with, alive string }{{"abb", "n1 n2", "n1 n2 n3"}, {"abbb", "n1 n2 n3", "n1 n4"}} {
+		var members []vip.Member
+		for i, class := range tt.classes {
+			name := fmt.Sprint("n", i+1)
+			o := &vip.NodeOptions{Services: strings.Contains(tt.with, name), CommonOptions: vip.CommonOptions{Class: string(class)}}
+			members = append(members, vip.Member{Name: name, Alive: strings.Contains(tt.alive, name), Info: vip.NodeInfo{Options: o}})
+		}
+		most := commonOptions(members, func(n *vip.Member) bool { return n.Alive })
+		check.Equal(t, most.Class, "a", "classes %s, with Services %s, alive %s", tt.classes, tt.with, tt.alive)
 	}
 }
 
