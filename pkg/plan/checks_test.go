@@ -301,13 +301,14 @@ func TestDefend(t *testing.T) {
 	}
 }
 
-// What a host that is no node announces does not end a hand-over.
+// What a host that is no node announces does not end a hand-over, and what a node announced before does not.
 func TestOnlyNodesEndHandOver(t *testing.T) {
 	w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
 	w = held(bind(rules(), w), "a", "n2")
 	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(2 * time.Second)}
 	for mac, want := range map[string]int{foreignMAC: 1, "02:00:00:00:00:02": 0} {
 		check.Equal(t, len(Make(rules(), withHeard(w, mac, 0)).Addresses), want, "how many addresses are wanted after an announcement by %s", mac)
+		check.Equal(t, len(Make(rules(), withHeard(w, mac, 2*time.Second)).Addresses), 1, "... and after one before the hand-over")
 	}
 }
 
