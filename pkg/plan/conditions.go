@@ -103,19 +103,18 @@ func (p *draft) emit(s *service) {
 
 // allocated returns the origin of addresses, with reason and message of Allocated.
 func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message string) {
-	var inside, outside []netip.Addr // of those that are given
 	for _, a := range s.addrs {
 		switch {
 		case a.client != nil:
 			r.Leased, r.MAC, r.Link, r.Hostname = append(r.Leased, a.Addr), a.client.mac, a.client.link, a.client.hostname
 		case !s.IsGiven(a.Addr):
 			r.Named = append(r.Named, a.Addr)
-		case p.isOutsidePools(s.Service, a.Addr):
-			r.Given, outside = append(r.Given, a.Addr), append(outside, a.Addr)
 		default:
-			r.Given, inside = append(r.Given, a.Addr), append(inside, a.Addr)
+			r.Given = append(r.Given, a.Addr)
 		}
 	}
+	outside := p.outsidePools(s)
+	inside := slices.DeleteFunc(slices.Clone(r.Given), func(a netip.Addr) bool { return slices.Contains(outside, a) })
 	var texts []string
 	if len(r.Leased) > 0 {
 		texts = append(texts, vip.JoinAddrs(r.Leased, ", ")+": "+leasedText+" to "+r.MAC+" on "+r.Link)
@@ -136,9 +135,12 @@ func (p *facts) allocated(s *service) (r vip.Record, reason vip.Reason, message 
 	return r, reason, strings.Join(texts, "; ")
 }
 
-// isOutsidePools reports whether no pool offers s the given a any more.
-func (p *facts) isOutsidePools(s *vip.Service, a netip.Addr) bool {
-	return s.IsGiven(a) && p.offers != nil && p.Pools != nil && !p.offers.mayHave(s, a)
+// outsidePools returns what s was given of a pool, and no pool offers it any more; 0.0.0.0 and :: stand for DHCP.
+func (p *facts) outsidePools(s *service) []netip.Addr {
+	return slices.DeleteFunc(s.ofPools(), func(a netip.Addr) bool {
+		return p.offers == nil || p.Pools == nil || !slices.Contains(s.Addresses, a) || !s.IsGiven(a) ||
+			p.offers.mayHave(s.Service, a)
+	})
 }
 
 // outsideMessage is about addresses that no pool offers any more.

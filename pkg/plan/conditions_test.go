@@ -212,8 +212,10 @@ func TestAllocated(t *testing.T) {
 		{"one of two in no pool any more", svc("a", "10.77.0.60,10.77.0.5", of("web")), false, `{"given":["10.77.0.60","10.77.0.5"]}`,
 			"AddressOutsidePools 10.77.0.5: of pool web; 10.77.0.60: given of pool web, and no pool offers it any more"},
 		{"leased", svc("a", "10.77.0.60"), true, `{"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`, "AddressSet 10.77.0.60: leased by a DHCP server to MAC on LINK"},
-		{"leased and of a pool", svc("a", "10.77.0.60,10.77.0.5", of("web")), true, `{"given":["10.77.0.5"],"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`,
+		{"leased and of a pool", svc("a", "10.77.0.60,10.77.0.5", of("web", addr("0.0.0.0"))), true, `{"given":["10.77.0.5"],"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`,
 			"AddressAllocated 10.77.0.60: leased by a DHCP server to MAC on LINK; 10.77.0.5: of pool web"},
+		{"leased for a pool that no longer leases", svc("a", "10.77.0.60", of("web")), true,
+			`{"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`, "AddressOutsidePools 10.77.0.60: leased by a DHCP server to MAC on LINK; 0.0.0.0: given of pool web, and no pool offers it any more"},
 		{"leased and named", svc("a", "10.77.0.60,fd77::60"), true, `{"named":["fd77::60"],"leased":["10.77.0.60"],"mac":"MAC","link":"LINK"}`,
 			"AddressSet 10.77.0.60: leased by a DHCP server to MAC on LINK; fd77::60: named by "},
 	} {
@@ -227,7 +229,7 @@ func TestAllocated(t *testing.T) {
 		}
 		if tt.dhcp {
 			s.client = newDHCPClient(clientID(&tt.s), s)
-			s.addrs[0].client = s.client
+			s.addrs[0].client, s.dhcpFamilies, w.Services[0].Addresses[0] = s.client, []vip.Family{vip.IPv4}, addr("0.0.0.0")
 			replace := strings.NewReplacer("MAC", s.client.mac, "LINK", s.client.link)
 			tt.record, tt.want = replace.Replace(tt.record), replace.Replace(tt.want)
 		}

@@ -194,10 +194,8 @@ func (f *admission) reportPools() {
 		}
 	}
 	for _, s := range f.all {
-		for _, a := range s.addrs {
-			if a.client == nil && f.isOutsidePools(s.Service, a.Addr) {
-				f.addEvent(s, vip.AddressOutsidePools, outsideMessage(a.Addr.String(), s.Allocated), 0)
-			}
+		if all := f.outsidePools(s); len(all) > 0 {
+			f.addEvent(s, vip.AddressOutsidePools, outsideMessage(vip.JoinAddrs(all, ", "), s.Allocated), 0)
 		}
 	}
 	for _, x := range f.PoolProblems {
