@@ -212,7 +212,7 @@ func (n *node) agentOptions() agent.Options {
 		Invalid: n.nft.Invalid, Balanced: n.nft.Balanced, Egress: n.nft.Egress,
 		EgressRoutes: routes.NewEgress(vip.EgressMark), Addresses: n.links, Advertised: n.links,
 		Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
-		Macvlans: n.links.Macvlans(), DHCP: n.dhcp, Leases: n.leases,
+		Macvlans: n.links.Macvlans(), Senders: (*netif.Senders)(n.links), DHCP: n.dhcp, Leases: n.leases,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events,
 	}
 	if n.cfg.GivesAddresses() {

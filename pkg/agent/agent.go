@@ -68,6 +68,7 @@ type Options struct {
 	AddressChecks Mailbox[vip.AddressCheck] // may be nil: nobody is asked who has an address
 	DHCP          Mailbox[vip.DHCPRequest]  // may be nil: no DHCP server is asked for anything
 	Routes        Mailbox[vip.Route]        // may be nil: no router is told of anything
+	Senders       Mailbox[vip.Egress]       // may be nil: UDP of pods keeps its source when their VIP moves
 	Advertised    Mailbox[vip.Route]        // may be nil: what came for a VIP before it is advertised is not forgotten
 	Mappings      Mailbox[vip.Mapping]      // may be nil: no gateway is asked for anything
 }

@@ -31,6 +31,7 @@ func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string,
 	}
 	set(ctx, a.o.EgressRoutes, routes, "routes of egress", failed)
 	e.marked = set(ctx, a.o.Egress, p.Egress, "egress", failed)
+	put(a.o.Senders, p.Egress)
 	refused := make(map[bool]bool)
 	for _, x := range p.Egress {
 		if is4 := x.VIP.Is4(); !slices.ContainsFunc(e.marked, func(o vip.Egress) bool { return o.VIP.Is4() == is4 }) {

@@ -256,7 +256,7 @@ var supported = slices.Concat(
 			set: store(parsePortOrNone, func(c *Config) *uint16 { return &c.Peers.Port })},
 		{Env: "herald_peers_key", Flag: "peersKey", Type: Path,
 			Meaning: "A file with the keys that encrypt the heartbeats. One per line, in base64, the newest first. It is " +
-				"read each half minute. One that `herald manifest` mounts is to be changed in place: replaced, it is seen " +
+				"read each half minute. If `herald manifest` mounts it, change it in place: a new file is seen " +
 				"after a restart only. If not set, Herald makes a key and keeps it in the Secret `herald-peers`.",
 			set: store(pathOf("a file with a key"), func(c *Config) *string { return &c.Peers.KeyFile })},
 	}),

@@ -225,7 +225,6 @@ func (n *Interfaces) remove(key addressKey, why string) error {
 	}
 	n.metrics.removed.Inc()
 	n.log.Info("removed an address", "address", key.prefix, "link", name, "why", why)
-	n.forget(key.prefix.Addr())
 	return nil
 }
 

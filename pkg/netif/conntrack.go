@@ -53,7 +53,7 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 // then a process listening at the port takes packets.
 var forgetFor = 4 * time.Second
 
-// Put has conntrack forget stale flows of VIPs that are advertised from now on, bound or not, or no longer.
+// Put has conntrack forget stale flows to VIPs that are advertised from now on, bound or not.
 func (n *Interfaces) Put(routes []vip.Route) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -64,17 +64,67 @@ func (n *Interfaces) Put(routes []vip.Route) {
 			n.forget(r.Prefix.Addr())
 		}
 	}
-	for p := range before {
-		if !n.advertised[p] && p.IsSingleIP() {
-			n.forget(p.Addr())
+}
+
+// forget has forgetStale look for flows to a, which came.
+func (n *Interfaces) forget(a netip.Addr) {
+	n.came[a] = time.Now()
+	n.looks.Send()
+}
+
+// Senders is a mailbox for all Egress of a Plan: where a VIP's owner changes, conntrack forgets what pods sent before.
+type Senders Interfaces
+
+// A sender is a pod whose VIP changed its node, or went.
+type sender struct {
+	vip.Egress
+	gone bool // it has no VIP any more
+	at   time.Time
+}
+
+// Put takes what egress there is from now on.
+func (s *Senders) Put(all []vip.Egress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.egress
+	s.egress = make(map[netip.Addr]vip.Egress, len(all))
+	for _, e := range all {
+		if !e.Former {
+			s.egress[e.VIP] = e
+		}
+	}
+	for a, e := range before {
+		if _, known := s.egress[a]; !known {
+			s.follow(e, true)
+		}
+	}
+	for a, e := range s.egress {
+		if b, known := before[a]; !known || b.Via != e.Via {
+			s.follow(e, false)
 		}
 	}
 }
 
-// forget has forgetStale look for flows of a, which came or went.
-func (n *Interfaces) forget(a netip.Addr) {
-	n.moved[a] = time.Now()
-	n.looks.Send()
+func (s *Senders) follow(e vip.Egress, gone bool) {
+	for _, pod := range e.Pods {
+		s.senders[pod] = sender{e, gone, time.Now()}
+	}
+	s.looks.Send()
+}
+
+// isStale reports whether a flow that x sends, with the ends that its server sees, does not have the way of x.
+func (x sender) isStale(server, client netip.Addr, about []byte) bool {
+	mark := attribute(about, nl.CTA_MARK)
+	led := len(mark) == 4 && binary.BigEndian.Uint32(mark)&vip.EgressMark != 0 // to another node
+	switch {
+	case x.gone && time.Since(x.at) < forgetFor/2: // maybe nobody has it for a moment
+		return false
+	case x.gone, x.Via.IsValid():
+		return client == x.VIP
+	}
+	limits := len(x.AllowedNetworks) + len(x.DeniedNetworks) + len(x.DestinationPorts) + len(x.SourcePorts)
+	return client != x.VIP && (led || limits == 0 &&
+		!slices.ContainsFunc(x.Internal, func(p netip.Prefix) bool { return p.Contains(server) }))
 }
 
 // forgetStale has conntrack forget stale flows of what moved, until ctx ends.
@@ -88,16 +138,17 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 		}
 		n.mu.Lock()
 		began := time.Now()
-		all := slices.Collect(maps.Keys(n.moved))
-		maps.DeleteFunc(n.moved, func(_ netip.Addr, at time.Time) bool { return began.Sub(at) >= forgetFor })
+		all, senders := slices.Collect(maps.Keys(n.came)), maps.Clone(n.senders)
+		maps.DeleteFunc(n.came, func(_ netip.Addr, at time.Time) bool { return began.Sub(at) >= forgetFor })
+		maps.DeleteFunc(n.senders, func(_ netip.Addr, x sender) bool { return began.Sub(x.at) >= forgetFor })
 		n.mu.Unlock()
-		if len(all) == 0 {
+		if len(all)+len(senders) == 0 {
 			continue
 		}
 		// a kernel that can't do it says the same each time
-		if err := n.kernel.forgetStale(all); err != nil && err.Error() != warned {
+		if err := n.kernel.forgetStale(all, senders); err != nil && err.Error() != warned {
 			warned = err.Error()
-			n.log.Warn("clients that sent to addresses before these were bound here may not be served", "err", err)
+			n.log.Warn("what was sent to VIPs, or by them, before they moved may be lost", "err", err)
 		}
 		// it reads all that conntrack knows: a fifth of a core is enough
 		if !mailbox.Sleep(ctx, 4*time.Since(began)) {
@@ -107,19 +158,19 @@ func (n *Interfaces) forgetStale(ctx context.Context) {
 	}
 }
 
-// maxForgotten is how many flows to an address are forgotten at most: others can fill conntrack's 262,144.
+// maxForgotten is how many flows to a VIP, and of its pods, are forgotten at most: others can fill conntrack's 262,144.
 const maxForgotten = 10000
 
-// forgetStale has conntrack forget flows to some addresses, maxForgotten to each:
+// forgetStale has conntrack forget flows to some addresses and from some pods, maxForgotten of each VIP:
 //   - Those that are not translated, but for TCP connections that somebody has answered: this node forwarded their
 //     first packets before it had the address, or a process of its own took them before kube-proxy had its rules.
 //     nftables translates only the first packet of a flow that conntrack knows (nf_nat_inet_fn).
 //   - TCP connections that have ended, which conntrack knows for two minutes more. The client may have another one by
 //     the same port, begun while another node had the address: its packets are not of what conntrack has, and would
 //     be dropped (nft.Table) where a node that knows nothing sends them on.
-//   - What pods send from an address that came or went, but for TCP: it would keep its source and its way (vip.Egress).
-func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
-	found := make(map[netip.Addr]int, len(addrs))
+//   - What pods send by an earlier owner of their VIP, but for TCP: it would keep its source (vip.Egress).
+func (k *rtnetlink) forgetStale(addrs []netip.Addr, senders map[netip.Addr]sender) error {
+	found, sent := make(map[netip.Addr]int, len(addrs)), make(map[netip.Addr]int)
 	for _, a := range addrs {
 		found[a] = 0
 	}
@@ -127,44 +178,37 @@ func (k *rtnetlink) forgetStale(addrs []netip.Addr) error {
 	err := listConntrack(func(state uint8, about []byte) {
 		a := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
 		_, wanted := found[a]
-		if state != notTCP && !wanted {
+		if !wanted && (state != notTCP || len(senders) == 0) {
 			return
 		}
-		server := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
+		count, server := found, tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
 		client := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
-		_, own := found[client]
-		same := client == tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)
+		x, sends := senders[tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC)]
 		switch {
 		case state == nl.TCP_CONNTRACK_TIME_WAIT || state == nl.TCP_CONNTRACK_CLOSE:
-		case state == notTCP && !same && own:
-			a = client
-		case state == notTCP && same && server == a && isEgress(about):
-			a = addrs[0]
+		case state == notTCP && sends && x.isStale(server, client, about):
+			count, a = sent, x.VIP
 		case !wanted, state != notTCP && state != nl.TCP_CONNTRACK_SYN_SENT, server != a:
 			return
 		}
-		if found[a]++; found[a] <= maxForgotten {
+		if count[a]++; count[a] <= maxForgotten {
 			stale = append(stale,
 				conntrackEntry{server.Is6(), slices.Clone(attribute(about, nl.CTA_TUPLE_ORIG)),
 					slices.Clone(attribute(about, nl.CTA_ID))})
 		}
 	})
 	errs := []error{err, deleteConntrack(stale)}
-	for _, a := range addrs {
-		if found[a] > maxForgotten {
-			errs = append(errs, fmt.Errorf("there are %d to %s, of which %d are", found[a], a, maxForgotten))
+	for _, count := range []map[netip.Addr]int{found, sent} {
+		for a, n := range count {
+			if n > maxForgotten {
+				errs = append(errs, fmt.Errorf("there are %d of %s, of which %d are", n, a, maxForgotten))
+			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("not all of them are taken from conntrack: %w", err)
 	}
 	return nil
-}
-
-// isEgress reports whether a flow was led to another node, the VIP's owner.
-func isEgress(about []byte) bool {
-	mark := attribute(about, nl.CTA_MARK)
-	return len(mark) == 4 && binary.BigEndian.Uint32(mark)&vip.EgressMark != 0
 }
 
 type conntrackEntry struct {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,8 +21,7 @@ import (
 )
 
 // When an address comes, or is advertised, conntrack forgets the flows to it that were not translated, but for TCP connections that were
-// answered, and TCP connections that have ended; when it comes or goes, also what pods send by VIPs, but for TCP. What has been translated, and what is for other
-// addresses, stays.
+// answered, and TCP connections that have ended. What has been translated, and what is for other addresses, stays.
 func TestKernelForgetsStale(t *testing.T) {
 	t.Run("bound", func(t *testing.T) {
 		forgetsStale(t, func(n *Interfaces, vips []vip.Address) { check.Value(n.Set(t.Context(), vips))(t) })
@@ -78,24 +78,6 @@ func forgetsStale(t *testing.T, come func(*Interfaces, []vip.Address)) {
 		known(a.Next(), 1010, udp, 0, false)
 		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: a.Is6()})
 	}
-	sent := func(ports ...uint16) { // by pods: by another node's VIP, by none, by a VIP of this node
-		for i, family := range families {
-			pod, server := netip.MustParseAddr(pod[i == 0]).AsSlice(), netip.MustParseAddr([]string{"192.0.2.1", "2001:db8::1"}[i]).AsSlice()
-			for _, port := range ports {
-				flow := map[uint16]netlink.ConntrackFlow{
-					1011: {Mark: vip.EgressMark, Reverse: netlink.IPTuple{DstIP: pod}},
-					1012: {Reverse: netlink.IPTuple{DstIP: pod}},
-					1013: {Reverse: netlink.IPTuple{DstIP: vips[i].AsSlice()}},
-				}[port]
-				const udp = unix.IPPROTO_UDP
-				flow.FamilyType, flow.TimeOut = uint8(family), 60
-				flow.Forward = netlink.IPTuple{SrcIP: pod, DstIP: server, SrcPort: port, DstPort: 514, Protocol: udp}
-				flow.Reverse.SrcIP, flow.Reverse.SrcPort, flow.Reverse.DstPort, flow.Reverse.Protocol = server, 514, port, udp
-				check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &flow))
-			}
-		}
-	}
-	sent(1011, 1012, 1013)
 	before := forgetFor
 	t.Cleanup(func() { forgetFor = before }) // after n has ended
 	forgetFor = 0
@@ -114,7 +96,7 @@ func forgetsStale(t *testing.T, come func(*Interfaces, []vip.Address)) {
 		}
 		slices.Sort(left)
 		if want := []string{
-			"10.0.0.50 1002", "10.0.0.50 1004", "10.0.0.50 1007", "10.0.0.50 1009", "10.0.0.51 1003", "10.0.0.51 1010", "192.0.2.1 1012", "2001:db8::1 1012",
+			"10.0.0.50 1002", "10.0.0.50 1004", "10.0.0.50 1007", "10.0.0.50 1009", "10.0.0.51 1003", "10.0.0.51 1010",
 			"fd00::50 1002", "fd00::50 1004", "fd00::50 1007", "fd00::50 1009", "fd00::51 1003", "fd00::51 1010",
 		}; !slices.Equal(left, want) {
 			return fmt.Errorf("conntrack has %q, want %q", left, want)
@@ -122,9 +104,84 @@ func forgetsStale(t *testing.T, come func(*Interfaces, []vip.Address)) {
 		return nil
 	}
 	check.Until(t, 10*time.Second, "conntrack to forget the stale ones", left)
-	sent(1011, 1013)
-	come(n.Interfaces, nil)
-	check.Until(t, 10*time.Second, "conntrack to forget what pods sent by an address that is gone", left)
+}
+
+// When the owner of an egress VIP changes, or it goes, conntrack forgets what its pods send otherwise, but for TCP and
+// what has limits; what other pods send stays.
+func TestKernelForgetsSenders(t *testing.T) {
+	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
+	n, _ := kernelRig(t)
+	t.Cleanup(func() { check.OK(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) })
+	before := forgetFor
+	t.Cleanup(func() { forgetFor = before }) // after n has ended
+	forgetFor = 0
+	families := []struct {
+		id                                       netlink.InetFamily
+		pod, other, server, inside, node, egress netip.Addr
+	}{{id: unix.AF_INET}, {id: unix.AF_INET6}}
+	for i, all := range []string{"10.1.0.2 10.1.0.3 192.0.2.1 10.1.0.9 10.0.0.1 10.0.0.50", "fd01::2 fd01::3 2001:db8::1 fd01::9 fd00::1 fd00::50"} {
+		x := &families[i]
+		for i, text := range strings.Fields(all) {
+			*[]*netip.Addr{&x.pod, &x.other, &x.server, &x.inside, &x.node, &x.egress}[i] = netip.MustParseAddr(text)
+		}
+	}
+	create := func() {
+		for _, x := range families {
+			for name, f := range map[string]struct{ from, to, as netip.Addr }{
+				"1 led": {x.pod, x.server, x.pod}, "2 direct": {x.pod, x.server, x.pod}, "3 masqueraded": {x.pod, x.server, x.node},
+				"4 by the VIP": {x.pod, x.server, x.egress}, "5 inside": {x.pod, x.inside, x.pod}, "6 led TCP": {x.pod, x.server, x.pod},
+				"7 led, another pod's": {x.other, x.server, x.other},
+			} {
+				port, protocol := uint16(name[0]-'0'), uint8(unix.IPPROTO_UDP)
+				flow := netlink.ConntrackFlow{FamilyType: uint8(x.id), TimeOut: 60}
+				if strings.Contains(name, " led") {
+					flow.Mark = vip.EgressMark
+				}
+				if strings.Contains(name, "TCP") {
+					protocol, flow.ProtoInfo = unix.IPPROTO_TCP, &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_ESTABLISHED}
+				}
+				flow.Forward = netlink.IPTuple{SrcIP: f.from.AsSlice(), DstIP: f.to.AsSlice(), SrcPort: port, DstPort: 514, Protocol: protocol}
+				flow.Reverse = netlink.IPTuple{SrcIP: f.to.AsSlice(), DstIP: f.as.AsSlice(), SrcPort: 514, DstPort: port, Protocol: protocol}
+				check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, x.id, &flow))
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*vip.Egress) // nil: it is gone
+		left   string
+	}{
+		{"it comes here", func(*vip.Egress) {}, "4 5 6 7"},
+		{"another node has it", func(e *vip.Egress) { e.Via = e.VIP.Next() }, "1 2 3 5 6 7"},
+		{"another one", func(e *vip.Egress) { e.Via = e.VIP.Next().Next() }, "1 2 3 5 6 7"},
+		{"it comes here, with limits", func(e *vip.Egress) { e.DeniedNetworks = e.Internal }, "2 3 4 5 6 7"},
+		{"it is gone", nil, "1 2 3 5 6 7"},
+	} {
+		check.OK(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+		create()
+		var want []vip.Egress
+		for _, x := range families {
+			e := vip.Egress{VIP: x.egress, Pods: []netip.Addr{x.pod}, Internal: []netip.Prefix{netip.PrefixFrom(x.inside, 24).Masked()}}
+			if tt.change != nil {
+				tt.change(&e)
+				want = append(want, e, vip.Egress{VIP: x.egress, Via: x.node, Pods: []netip.Addr{x.other}, Former: true})
+			}
+		}
+		(*Senders)(n.Interfaces).Put(want)
+		for _, x := range families {
+			check.Until(t, 10*time.Second, tt.name, func() error {
+				var left []string
+				for _, c := range check.Value(netlink.ConntrackTableList(netlink.ConntrackTable, x.id))(t) {
+					left = append(left, fmt.Sprint(c.Forward.SrcPort))
+				}
+				slices.Sort(left)
+				if all := strings.Join(left, " "); all != tt.left {
+					return fmt.Errorf("conntrack has %s, want %s", all, tt.left)
+				}
+				return nil
+			})
+		}
+	}
 }
 
 // connect is a connection from another address of the node to a listener at addr; the listener's end is open, too.

@@ -243,7 +243,7 @@ func (k *fakeKernel) resetConnections(a netip.Addr, kinds connectionKinds) (int,
 	return 0, nil
 }
 
-func (k *fakeKernel) forgetStale([]netip.Addr) error { return nil }
+func (k *fakeKernel) forgetStale([]netip.Addr, map[netip.Addr]sender) error { return nil }
 
 func (k *fakeKernel) unbind(p addressKey) error {
 	k.mu.Lock()

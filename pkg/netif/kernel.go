@@ -26,8 +26,8 @@ type kernel interface {
 	promoteSecondaries(index int, name string) (changed bool, err error)
 	// resetConnections ends some TCP connections to an address, and returns how many.
 	resetConnections(netip.Addr, connectionKinds) (int, error)
-	// forgetStale has conntrack forget untranslated flows to addresses, and ended TCP connections.
-	forgetStale([]netip.Addr) error
+	// forgetStale has conntrack forget stale flows to addresses and of pods.
+	forgetStale([]netip.Addr, map[netip.Addr]sender) error
 	// routes reads default routes and those of IPv6 networks on a link.
 	routes() ([]route, error)
 	keepsMark() bool

@@ -47,7 +47,7 @@ type Interfaces struct {
 	wake mailbox.Signal       // renewed is no longer empty
 
 	routesChanged mailbox.Signal // a route that matters came or went
-	looks         mailbox.Signal // moved has more
+	looks         mailbox.Signal // came or senders has more
 
 	// mu guards what follows and Macvlans, and lets one change the kernel at a time: a renewal creates a missing address,
 	// so it must not run beside its removal. It is held over system calls.
@@ -64,8 +64,10 @@ type Interfaces struct {
 	unpublished bool // another has not published because of that
 
 	taken      map[netip.Addr][]time.Time // when another program removed a VIP, in the last FightWindow
-	moved      map[netip.Addr]time.Time   // when what forgetStale looks for was bound, advertised or removed
+	came       map[netip.Addr]time.Time   // when VIPs to which forgetStale looks for flows were bound, or advertised
 	advertised map[netip.Prefix]bool      // of the last Put
+	egress     map[netip.Addr]vip.Egress  // of the last Put of Senders, by VIP
+	senders    map[netip.Addr]sender      // pods of which forgetStale looks for flows, by address
 }
 
 // New reads the links and addresses; it fails if a link of VIPs does not exist, unless AllowNotUp.
@@ -90,7 +92,8 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		renewed: map[addressKey]*renewal{},
 		wanted:  map[addressKey]vip.Address{},
 		taken:   map[netip.Addr][]time.Time{},
-		moved:   map[netip.Addr]time.Time{},
+		came:    map[netip.Addr]time.Time{},
+		senders: map[netip.Addr]sender{},
 		wake:    mailbox.NewSignal(),
 
 		routesChanged: mailbox.NewSignal(),

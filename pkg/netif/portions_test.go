@@ -110,7 +110,7 @@ func TestKernelSurvivesFlood(t *testing.T) {
 	least := lifetime
 	check.True(t, time.Minute, "a warning that not all connections are forgotten", func() bool {
 		least = min(least, leastLifetime(t, l, []vip.Address{held}))
-		return strings.Contains(r.log.Take(), "may not be served")
+		return strings.Contains(r.log.Take(), "may be lost")
 	})
 	<-done
 	t.Logf("the least lifetime was %d s", least)

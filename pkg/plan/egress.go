@@ -124,8 +124,8 @@ func (p *egress) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link 
 	for _, l := range node.Info.Links {
 		for _, own := range l.Networks() {
 			for _, theirs := range owner.Info.Links {
-				for _, p := range theirs.Prefixes {
-					if x := p.Addr(); l.Up && theirs.Up && x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() &&
+				for _, prefix := range theirs.Prefixes {
+					if x := prefix.Addr(); l.Up && theirs.Up && x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() &&
 						own.Contains(x) && x != own.Addr() && (!via.IsValid() || own.Contains(a)) {
 						via, link = x, l.Name
 					}

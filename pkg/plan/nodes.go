@@ -26,7 +26,7 @@ type member struct {
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why it has no VIP of a Service, by svc_enable or by what Kubernetes says of it, or ""
 	labelled  bool   // exclusion is an ExclusionLabel
-	// caresForServices: it announces Services by the commonOptions, also of the dead, or nobody does and it clears them.
+	// caresForServices: it announces Services by commonOptions, also of the dead; if nobody does, all clear what is left.
 	caresForServices bool
 	labels           map[string]string
 	// labelsKnown: Nodes can be read, and so their labels.
@@ -139,7 +139,7 @@ func newNodes(w *vip.World) *nodes {
 	return all
 }
 
-// excludeLabelled takes Services from nodes with the label if others may have it (docs/why.md, "The exclusion label").
+// excludeLabelled takes Services from labelled nodes if others may have them (docs/why.md, "The exclusion label").
 func (all *nodes) excludeLabelled(objects map[string]vip.Node) {
 	var labelled []*member
 	counts := false

@@ -211,6 +211,12 @@ func (s *service) toPeer(name string) bool {
 	return s.BGPAttributes.Peers == nil || slices.Contains(s.BGPAttributes.Peers, name)
 }
 
+// isUnserved reports whether s could be announced, but for the Services that share its addresses.
+func (r *routes) isUnserved(s *service) bool {
+	return s.unserved.IsValid() && len(r.eligible(r.routeRequirements(s))) > 0 &&
+		!slices.ContainsFunc(s.addrs, func(a address) bool { return len(a.from) > 0 })
+}
+
 // reportUnowned sets verdict, and as statusWriter status, of s, which every node advertises; false if none may.
 func (r *routes) reportUnowned(s *service) bool {
 	var x address // of those of s the one that the fewest nodes advertise, of which one writes the status

@@ -226,6 +226,8 @@ func TestRoutes(t *testing.T) {
 			svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "status of b: 1 addresses, host \"\"\nb: NoEligibleNode\n"},
 		{"... also if it is new", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n2"), local("n2")),
 			svc("b", "10.77.0.50", port(81), younger, local("n1")))), "b: NoEligibleNode\n"},
+		{"... but has another address", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n2"), local("n2")),
+			svc("b", "10.77.0.50,fd77::51", port(81), younger, local("n1")))), "fd77::51/128\nstatus of b: 1 addresses, host \"n1\"\n"},
 		{"without a lease in time", bgpRules(), with(withSessions(world(a)), func(w *vip.World) { w.Tenure.Until = w.Now }), mine},
 		{"session affinity: the node that wrote the status", bgpRules(), withSessions(world(sticky)), mine},
 		{"session affinity: another", bgpRules(), seenFrom(withSessions(world(sticky)), "n2"), ""},
@@ -265,6 +267,24 @@ func TestRoutes(t *testing.T) {
 		{"election, both ways: not before it is bound", bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
 		{"election, both ways", bgpRules(withElection, withARP), bind(bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1")), mine + "bind 10.77.0.50/32\n"},
 	})
+}
+
+// Of a Service that no node could announce alone either, the reason is why, and not that it shares its address.
+func TestUnservedSaysWhy(t *testing.T) {
+	w := withSessions(world(svc("a", "10.77.0.50", written("n2"), local("n2")), svc("b", "10.77.0.50", port(81), younger, local("n1"))))
+	for _, tt := range []struct {
+		w    vip.World
+		want string
+	}{
+		{w, "no node can serve both this Service and those that share 10.77.0.50"},
+		{with(w, func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", Excluded: "it has a taint"}) }), "n1: it has a taint"},
+	} {
+		for _, v := range Make(bgpRules(), tt.w).Verdicts {
+			if v.Service.Name == "b" && !strings.Contains(v.Message, tt.want) {
+				t.Errorf("%q, want %q", v.Message, tt.want)
+			}
+		}
+	}
 }
 
 func heldForAll(w vip.World, node string) vip.World {

@@ -39,7 +39,7 @@ func act(a *admission) *actions {
 	for _, s := range m.accepted {
 		switch {
 		case !s.everyNodeAdvertises || s.hasVerdict():
-		case s.unserved.IsValid():
+		case m.routes.isUnserved(s):
 			m.reportUnserved(s, "no node can serve both this Service and those that share "+s.unserved.String()+
 				": give it an address of its own, or an endpoint where they have one")
 		case !m.routes.reportUnowned(s):

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -287,30 +288,35 @@ func TestEgressOutlivesMove(t *testing.T) {
 			datagrams = append(datagrams, connection{u, nil, fmt.Sprintf("the socket of %s to %s", p.Name, server), want})
 		}
 	}
-	// sent has all sockets send until each had an answer with its source
-	sent := func(when string) {
-		t.Helper()
-		until(t, 15*time.Second, "answers to all sockets "+when, func(ctx) error {
-			var errs []error
-			for _, u := range datagrams {
-				io.WriteString(u, "\n") // an error is one of an earlier datagram
-				u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-				line := make([]byte, 100)
-				n, err := u.Read(line)
-				if got := strings.TrimSpace(string(line[:n])); err != nil || got != u.want {
-					errs = append(errs, fmt.Errorf("%s has the source %q (%v), want %s", u.name, got, err, u.want))
-				}
+	send := func(ctx) error { // by each socket, which has an answer with its source
+		var errs []error
+		for _, u := range datagrams {
+			io.WriteString(u, "\n") // an error is one of an earlier datagram
+			u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			line := make([]byte, 100)
+			n, err := u.Read(line)
+			if got := strings.TrimSpace(string(line[:n])); err != nil || got != u.want {
+				errs = append(errs, fmt.Errorf("%s has the source %q (%v), want %s", u.name, got, err, u.want))
 			}
-			return errors.Join(errs...)
-		})
+		}
+		return errors.Join(errs...)
 	}
-	sent("before the move")
+	until(t, 15*time.Second, "answers to all sockets before the move", send)
+	moving, moved := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for moving.Err() == nil {
+			_ = send(moving)
+		}
+	})
 	owner := awaitOwner(t, "out")
 	runHerald(t, "drain", owner)
 	defer runHerald(t, "undrain", owner)
 	awaitMoved(t, "out", owner, 10*time.Second)
 	now := awaitOwner(t, "out")
-	sent("after the move")
+	moved()
+	sending.Wait()
+	until(t, 15*time.Second, "answers to all sockets after the move", send)
 	for end := time.Now().Add(25 * time.Second); time.Now().Before(end); {
 		ask(fmt.Sprintf("after the move from %s to %s", owner, now))
 		time.Sleep(200 * time.Millisecond)
