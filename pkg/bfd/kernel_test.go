@@ -54,11 +54,12 @@ func TestKernel(t *testing.T) {
 			t.Errorf("source port %d", p)
 		}
 		next := func() received {
+			t.Helper()
 			select {
 			case x := <-got:
 				return x
 			case <-time.After(10 * time.Second):
-				t.Fatal("nothing arrived")
+				t.Fatalf("nothing arrived of %s", prefix)
 				return received{}
 			}
 		}
